@@ -1,0 +1,112 @@
+"""distbench's main: who am I, form the world, then lead (rank 0) or follow."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from distbench import __version__
+from distbench.alive import Watch, write_error_file
+from distbench.launch import Launch, LaunchError, detect
+from distbench.show.usage import USAGE
+
+if TYPE_CHECKING:
+    from distbench.world import World
+
+_TIMEOUTS = {"run.timeout_s": 60.0, "run.step_timeout_s": 1800.0}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run distbench; returns the exit status: 0, 1 (a cell failed or was wrong), 2 (refused)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        launch = detect(os.environ)
+        timeouts = [_literal(arguments, key, default) for key, default in _TIMEOUTS.items()]
+    except ValueError as error:
+        return refuse(str(error))
+    if answer := _answer(arguments):
+        return _say(answer) if launch.rank == 0 else 0
+    if launch.world_size == 1 and (status := _refused_early(arguments)) is not None:
+        return status
+    return _run(launch, Watch(launch, *timeouts), arguments)
+
+
+def refuse(reason: str) -> int:
+    """Say why on stderr and where torchrun looks; exit status 2."""
+    write_error_file(reason)
+    print(f"distbench: {reason}", file=sys.stderr, flush=True)
+    return 2
+
+
+def _run(launch: Launch, watch: Watch, arguments: list[str]) -> int:
+    from distbench.world import World
+
+    watch.start()
+    world = World(launch, watch)
+    try:
+        world.join()
+    except (LaunchError, RuntimeError, OSError) as error:
+        watch.end(f"the ranks could not join: {str(error).splitlines()[0]}", "failed")
+    status = _lead(world, arguments) if world.is_root else _follow(world)
+    world.leave()
+    return status
+
+
+def _lead(world: World, arguments: list[str]) -> int:
+    from distbench.compose import Refused
+    from distbench.lead import lead
+
+    try:
+        return lead(world, arguments)
+    except Refused as refused:
+        return refuse(str(refused))
+
+
+def _follow(world: World) -> int:
+    from distbench.cell import follow  # without Hydra, which rank 0 alone imports
+
+    return follow(world)
+
+
+def _refused_early(arguments: list[str]) -> int | None:
+    """Alone, a wrong word is answered before torch is imported; so is a dry run."""
+    from distbench.compose import Refused, compose_single
+
+    try:
+        compose_single(arguments)
+    except Refused as refused:
+        return refuse(str(refused))
+    return None
+
+
+def _answer(arguments: list[str]) -> str | None:
+    if "--help" in arguments or "-h" in arguments:
+        return USAGE
+    if "--version" in arguments:
+        return f"distbench {__version__}"
+    return None
+
+
+def _say(text: str) -> int:
+    print(text)
+    return 0
+
+
+def _literal(arguments: list[str], key: str, default: float) -> float:
+    """A time-out as written on the command line: needed before the ranks can talk."""
+    for argument in arguments:
+        name, _, text = argument.lstrip("+").partition("=")
+        if name == key:
+            try:
+                seconds = float(text)
+            except ValueError:
+                raise LaunchError(f"{key}={text}: must be a number of seconds") from None
+            if not 0 < seconds <= 10**7:
+                raise LaunchError(f"{key}={text}: seconds, more than 0 and at most 10000000")
+            return seconds
+    return default
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,319 @@
+"""Liveness, apart from the process groups: a rank that dies, stops or hangs ends the run with its name.
+
+A gloo call cannot be interrupted and a TCPStore client can hang past its own time-out, so nothing here runs on the main
+thread: one thread beats through a store connection of its own, one guards that thread, one waits for signals. Rank 0
+watches every rank's beats and gives the verdict; the others watch rank 0. No beat falls inside a timed window, unless
+the window lasts so long that silence would be taken for death.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from distbench.launch import Launch
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank as the others know it."""
+
+    rank: int
+    host: str
+    pid: int
+    started: float
+    """The process's start time, so that a pid used again is not taken for it."""
+    local_rank: int = 0
+
+    @property
+    def title(self) -> str:
+        return f"rank {self.rank} (host {self.host}, pid {self.pid})"
+
+    def is_gone(self) -> bool:
+        """True if this host has no such process any more; only for a member of this host."""
+        try:
+            process = psutil.Process(self.pid)
+            return process.create_time() != self.started or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    def kill(self) -> None:
+        try:
+            process = psutil.Process(self.pid)
+            if process.create_time() == self.started:
+                process.kill()
+        except psutil.Error:
+            pass  # gone already, or not ours to end
+
+
+def this_member(launch: Launch) -> Member:
+    """This process as a member."""
+    return Member(launch.rank, os.uname().nodename, os.getpid(), psutil.Process().create_time(), launch.local_rank)
+
+
+def write_error_file(message: str) -> None:
+    """Leave the reason where torchrun looks for it, so that its report names it."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    extra = {"py_callstack": "", "timestamp": str(int(time.time()))}
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"message": {"message": message, "extraInfo": extra}}, file)
+    except OSError:
+        pass  # the reason is on stderr too
+
+
+class Watch:
+    """The watching threads of one rank.
+
+    `enter` tells the stage; `window` brackets a timed window; `on_end` (rank 0) is called with the reason before the
+    process ends, to record the cell in flight.
+    """
+
+    def __init__(self, launch: Launch, timeout_s: float, step_timeout_s: float) -> None:
+        self.launch = launch
+        self.timeout_s = timeout_s
+        self.step_timeout_s = step_timeout_s
+        self.on_end: Callable[[str, str], None] | None = None
+        self._interval_s = min(1.0, timeout_s / 10)
+        self._members: list[Member] = [this_member(launch)]
+        self._stage = "join"
+        self._steps = 0
+        self._outside_window = threading.Event()
+        self._outside_window.set()
+        self._last_round = time.monotonic()
+        self._joined = False
+        self._leaving = False
+        self._ending = threading.Lock()
+        self._arrived: list[int] = []
+
+    # --- told by the main thread -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to guard; call before anything that can hang. From here a thread takes the signals that end a run."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+        self._spawn(self._wait_for_signals)
+        if self.launch.world_size > 1:
+            self._spawn(self._guard)
+
+    def beat_through(self, connect: Callable[[], Store]) -> None:
+        """Begin to beat; `connect` opens a store connection for this thread alone."""
+        self._spawn(lambda: self._beat(connect))
+
+    def set_members(self, members: list[Member]) -> None:
+        """All ranks, known once the world has formed: from here on silence is death."""
+        self._members = members
+        self._last_round = time.monotonic()
+        self._joined = True
+
+    def enter(self, stage: str) -> None:
+        self._stage = stage
+        self._steps += 1
+
+    def open_window(self) -> None:
+        self._outside_window.clear()
+
+    def close_window(self) -> None:
+        self._outside_window.set()
+        self._steps += 1
+
+    def leave(self) -> None:
+        """The run is over for this rank; its silence from now on means nothing to itself."""
+        self._leaving = True
+        self._outside_window.set()
+
+    def lost_connection(self, error: BaseException) -> None:
+        """The control group broke, which only a dead peer does: find it, then end. Does not return."""
+        deadline = time.monotonic() + self.timeout_s
+        while time.monotonic() < deadline:
+            gone = [member for member in self._local_peers() if member.is_gone()]
+            if gone and (self.launch.rank == 0 or any(member.rank == 0 for member in gone)):
+                self.end(self._died(gone), "failed", lost=gone)
+            if gone and not self._joined:
+                break
+            time.sleep(self._interval_s / 4)  # the verdict comes through the beating thread
+        self.end(f"the connection between the ranks broke: {str(error).splitlines()[0]}", "failed")
+
+    # --- the threads -------------------------------------------------------------------------------------------------
+
+    def _spawn(self, target: Callable[[], None]) -> None:
+        threading.Thread(target=target, daemon=True).start()
+
+    def _wait_for_signals(self) -> None:
+        while True:
+            number = signal.sigwait(ENDING_SIGNALS)
+            # A launcher answers a rank's death with SIGTERM to the others: then that rank's death is the reason.
+            gone = [member for member in self._local_peers() if member.is_gone()]
+            if gone:
+                self.end(self._died(gone), "failed", lost=gone)
+            self.end(f"interrupted by {signal.Signals(number).name}", "skipped")
+
+    def _guard(self) -> None:
+        """Ends a rank whose beating thread hangs: the store's host is stopped, cut off, or silent."""
+        while not self._leaving:
+            time.sleep(self._interval_s)
+            silent_s = time.monotonic() - self._last_round
+            if silent_s <= self.timeout_s or self._leaving:
+                continue
+            if not self._outside_window.is_set():
+                continue
+            if not self._joined:
+                self.end(self._join_failure(), "failed")
+            zero = self._members[0]
+            self.end(f"{zero.title} has not answered for {silent_s:.0f} s", "failed", lost=[zero])
+
+    def _beat(self, connect: Callable[[], Store]) -> None:
+        store = connect()
+        rank, size = self.launch.rank, self.launch.world_size
+        seen: dict[int, tuple[str, float]] = {}
+        steps_seen: tuple[int, float] = (-1, time.monotonic())
+        number = 0
+        store.set(f"beat/{rank}", self._payload(number))
+        if rank == 0:
+            store.set("verdict", "")
+        while not self._leaving:
+            try:
+                number += 1
+                store.set(f"beat/{rank}", self._payload(number))
+                if not self._joined:
+                    self._arrived = [r for r in range(size) if store.check([f"beat/{r}"])]
+                elif rank == 0:
+                    steps_seen = self._judge(store, seen, steps_seen)
+                else:
+                    self._follow(store, seen)
+            except RuntimeError as error:  # the store's server is gone: rank 0 or the launcher's agent ended
+                if self._leaving:
+                    return
+                self._store_lost(error)
+            if self._joined:
+                self._last_round = time.monotonic()
+            time.sleep(self._interval_s)
+            # Not inside a timed window; but a window of minutes must not look like death.
+            self._outside_window.wait(timeout=self.timeout_s / 3)
+
+    def _payload(self, number: int) -> str:
+        return json.dumps({"n": number, "stage": self._stage, "steps": self._steps, "leaving": self._leaving})
+
+    def _judge(self, store: Store, seen: dict[int, tuple[str, float]], steps_seen: tuple[int, float]) -> Any:
+        """Rank 0: who is silent, who is stuck. Returns the updated (steps of all ranks, since when)."""
+        now = time.monotonic()
+        beats = [raw.decode() for raw in store.multi_get([f"beat/{r}" for r in range(self.launch.world_size)])]
+        for rank, text in enumerate(beats):
+            if rank not in seen or seen[rank][0] != text:
+                seen[rank] = (text, now)
+        silent = [
+            self._members[rank]
+            for rank, (text, since) in seen.items()
+            if rank != 0 and now - since > self.timeout_s and not json.loads(text)["leaving"]
+        ]
+        if silent:
+            stage = json.loads(seen[silent[0].rank][0])["stage"]
+            names = ", ".join(member.title for member in silent)
+            self._verdict(store, f"{names} not heard of for {self.timeout_s:g} s, in stage {stage}", silent)
+        parsed = [json.loads(text) for text in beats]
+        steps = sum(int(beat["steps"]) for beat in parsed)
+        if steps != steps_seen[0]:
+            return (steps, now)
+        if now - steps_seen[1] > self.step_timeout_s:
+            least = min(int(beat["steps"]) for beat in parsed)
+            behind = [self._members[r] for r, beat in enumerate(parsed) if int(beat["steps"]) == least]
+            names = ", ".join(f"{member.title} in stage {parsed[member.rank]['stage']}" for member in behind[:4])
+            self._verdict(store, f"no progress for run.step_timeout_s={self.step_timeout_s:g} s; behind: {names}", [])
+        return steps_seen
+
+    def _follow(self, store: Store, seen: dict[int, tuple[str, float]]) -> None:
+        """The other ranks: has rank 0 given a verdict, does it still beat?"""
+        verdict, beat = (raw.decode() for raw in store.multi_get(["verdict", "beat/0"]))
+        if verdict:
+            told = json.loads(verdict)
+            self.end(told["reason"], "failed", lost=[self._members[rank] for rank in told["lost"]], quiet=True)
+        now = time.monotonic()
+        if 0 not in seen or seen[0][0] != beat:
+            seen[0] = (beat, now)
+        elif now - seen[0][1] > self.timeout_s and not json.loads(beat)["leaving"]:
+            zero = self._members[0]
+            self.end(
+                f"{zero.title} not heard of for {self.timeout_s:g} s, in stage {json.loads(beat)['stage']}",
+                "failed",
+                lost=[zero],
+            )
+
+    def _verdict(self, store: Store, reason: str, lost: list[Member]) -> None:
+        store.set("verdict", json.dumps({"reason": reason, "lost": [member.rank for member in lost]}))
+        time.sleep(2 * self._interval_s)  # so that the others read it before rank 0 takes the store with it
+        self.end(reason, "failed", lost=lost)
+
+    def _store_lost(self, error: Exception) -> None:
+        time.sleep(self._interval_s)  # the launcher's SIGTERM, or the main thread's own end, says it better
+        if self._leaving:
+            return
+        gone = [member for member in self._local_peers() if member.is_gone()]
+        reason = self._died(gone) if gone else f"the store of the run is gone: {str(error).splitlines()[0]}"
+        self.end(reason, "failed", lost=gone)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def end(self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False) -> None:
+        """Record the cell in flight (rank 0), say why, kill this host's lost ranks, and end with status 1."""
+        with self._ending:  # the first thread to come here ends the process; the others never get past
+            if self._leaving:
+                return
+            if self.on_end is not None:
+                self.on_end(reason, status)
+            speaks = self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
+            if speaks and not quiet:
+                sys.stdout.flush()
+                print(f"distbench: {reason}; rank {self.launch.rank} ends", file=sys.stderr, flush=True)
+            write_error_file(reason)
+            own_host = self._members[self.launch.rank if self._joined else 0].host
+            for member in lost or []:
+                if member.host == own_host and member.pid != os.getpid():
+                    member.kill()
+            os._exit(1)
+
+    def _local_peers(self) -> list[Member]:
+        if not self._joined:
+            return []
+        own = self._members[self.launch.rank]
+        return [member for member in self._members if member.host == own.host and member.rank != own.rank]
+
+    def _died(self, gone: list[Member]) -> str:
+        return f"{', '.join(member.title for member in gone[:4])} died, in stage {self._stage}"
+
+    def _join_failure(self) -> str:
+        size, where = (
+            self.launch.world_size,
+            f"{self.launch.address or 'this host'}:{self.launch.port or 'agreed port'}",
+        )
+        if not self._arrived:
+            return f"no answer from rank 0's store at {where} for {self.timeout_s:g} s (run.timeout_s)"
+        missing = [str(rank) for rank in range(size) if rank not in self._arrived]
+        shown = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
+        return (
+            f"{len(self._arrived)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s; "
+            f"missing: {shown}"
+        )
+
+
+def store_client(host: str, port: int, world_size: int, prefix: str, timeout_s: float) -> Store:
+    """A connection to the run's store for one thread's use."""
+    from torch.distributed import PrefixStore, TCPStore
+
+    client = TCPStore(host, port, world_size, False, timedelta(seconds=timeout_s), wait_for_workers=False)
+    return PrefixStore(prefix, client)

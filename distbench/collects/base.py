@@ -1,0 +1,106 @@
+"""What every collect is given and offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from distbench.config import CollectName, Split
+from distbench.layout import Block, held_by, shard_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from distbench.world import World
+
+
+@dataclass(frozen=True)
+class Site:
+    """A rank's place in the problem: pure numbers."""
+
+    problem: Block
+    split: Split
+    collect: CollectName
+    world_size: int
+    rank: int
+
+    @cached_property
+    def shard(self) -> Block:
+        return shard_of(self.problem, self.split, self.world_size, self.rank)
+
+    @cached_property
+    def held(self) -> Block | None:
+        return held_by(self.problem, self.split, self.collect, self.world_size, self.rank)
+
+    def shard_at(self, rank: int) -> Block:
+        return shard_of(self.problem, self.split, self.world_size, rank)
+
+    @cached_property
+    def largest_shard(self) -> int:
+        """Elements of the largest C shard: rank 0's, since extra rows go to the first ranks."""
+        return self.shard_at(0).c_numel
+
+    @cached_property
+    def is_even(self) -> bool:
+        return self.largest_shard == self.shard_at(self.world_size - 1).c_numel
+
+    @cached_property
+    def is_contiguous(self) -> bool:
+        """True if every shard is one run of C's memory, so that a receive can go straight into it."""
+        return self.split is Split.batch or (self.split is Split.m and self.problem.batch.size == 1)
+
+
+@dataclass
+class Means:
+    """What a collect works with: the world, its data group's backend, the device and dtype of C."""
+
+    world: World
+    backend: str
+    device: torch.device
+    dtype: torch.dtype
+
+    def empty(self, *shape: int) -> torch.Tensor:
+        import torch
+
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+
+class Collect:
+    """What happens to C once it is computed. One subclass per (collect, path), of this fixed shape.
+
+    The product is written to `shard`; `run`, the timed part, leaves C where it belongs; `held` is what this rank then
+    holds of it, None if nothing. All memory is allocated in `__init__` and `connect`.
+    """
+
+    shard: torch.Tensor
+    """[batch, m, n] of this rank's block: the product's out=."""
+    held: torch.Tensor | None
+
+    @staticmethod
+    def elements(site: Site) -> tuple[int, int]:
+        """Elements of C's dtype that this rank allocates: (on the device, in host memory besides)."""
+        raise NotImplementedError
+
+    def __init__(self, site: Site, means: Means) -> None:
+        raise NotImplementedError
+
+    def offer(self) -> Any:
+        """What the other ranks need to know before `connect` (JSON)."""
+        return None
+
+    def connect(self, offers: list[Any]) -> None:
+        """All ranks' offers, in rank order."""
+
+    def run(self) -> None:
+        """The timed part."""
+        raise NotImplementedError
+
+    def poison(self) -> None:
+        """NaN wherever C will be, so that a block that nobody writes shows."""
+        self.shard.fill_(float("nan"))
+        if self.held is not None:
+            self.held.fill_(float("nan"))
+
+    def close(self) -> None:
+        """Give back what garbage collection does not."""

@@ -1,0 +1,74 @@
+"""gather and all_gather by the data group's own collective.
+
+Shards of unequal size are padded to the largest. Where the parts do not lie in C as they arrive (unequal, or columns),
+they are unpacked into C inside the window, because whoever uses C needs them there.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from distbench.collects.base import Collect, Means, Site
+from distbench.shims import all_gather_into
+
+
+class _Assembled(Collect):
+    """What both share: a padded shard, parts per rank, and their unpacking."""
+
+    def __init__(self, site: Site, means: Means) -> None:
+        self.site, self.means = site, means
+        self.padded = means.empty(site.largest_shard)
+        self.shard = self.padded[: site.shard.c_numel].view(site.shard.c_shape)
+        self.held = None
+        self.parts: torch.Tensor | None = None
+        if site.held is None:
+            return
+        self.held = means.empty(*site.held.c_shape)
+        self.direct = site.is_even and site.is_contiguous
+        if self.direct:
+            self.parts = self.held.view(site.world_size, site.largest_shard)
+        else:
+            self.parts = means.empty(site.world_size, site.largest_shard)
+
+    def unpack(self) -> None:
+        if self.held is None or self.direct:
+            return
+        assert self.parts is not None
+        for rank in range(self.site.world_size):
+            block = self.site.shard_at(rank)
+            self.held[block.c_index].copy_(self.parts[rank, : block.c_numel].view(block.c_shape))
+
+    def poison(self) -> None:
+        super().poison()
+        self.padded.fill_(float("nan"))
+        if self.parts is not None:
+            self.parts.fill_(float("nan"))
+
+    @staticmethod
+    def elements(site: Site) -> tuple[int, int]:
+        if site.held is None:
+            return site.largest_shard, 0
+        parts = 0 if site.is_even and site.is_contiguous else site.world_size * site.largest_shard
+        return site.largest_shard + parts + site.held.c_numel, 0
+
+
+class Gather(_Assembled):
+    """torch.distributed.gather: rank 0 holds C."""
+
+    def __init__(self, site: Site, means: Means) -> None:
+        super().__init__(site, means)
+        self.slots = None if self.parts is None else list(self.parts.unbind(0))
+
+    def run(self) -> None:
+        dist.gather(self.padded, self.slots, dst=0, group=self.means.world.data(self.means.backend))
+        self.unpack()
+
+
+class AllGather(_Assembled):
+    """torch.distributed.all_gather_into_tensor: every rank holds C."""
+
+    def run(self) -> None:
+        assert self.parts is not None
+        all_gather_into(self.parts.view(-1), self.padded, self.means.world.data(self.means.backend))
+        self.unpack()

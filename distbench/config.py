@@ -1,0 +1,322 @@
+"""What a cell is made of: typed configuration and the checks that need no machine.
+
+Hydra fills these dataclasses (they are its schema), `check` refuses what is out of range or impossible,
+and below that door only these plain objects travel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from enum import Enum
+from typing import Any, Optional, Union
+
+# OmegaConf reads these annotations: Optional and Union are the spellings that it knows.
+Size = Union[int, float]  # a float is let through so that 1e3 can be taken as 1000
+
+
+class ConfigError(ValueError):
+    """A value that distbench cannot work with.
+
+    The message is one line: key, value, what is allowed.
+    """
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        shown = value.value if isinstance(value, Enum) else value
+        super().__init__(f"{key}={shown}: {allowed}")
+        self.key = key
+
+
+class Named(Enum):
+    """An enum whose members print as they are written in YAML."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class DType(Named):
+    float64 = "float64"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class Fill(Named):
+    normal = "normal"
+    uniform = "uniform"
+    integer = "integer"
+    zeros = "zeros"
+
+
+class Upload(Named):
+    none = "none"
+    b = "b"
+    ab = "ab"
+
+
+class Split(Named):
+    none = "none"
+    batch = "batch"
+    m = "m"
+    n = "n"
+    k = "k"
+
+
+class CollectName(Named):
+    none = "none"
+    host = "host"
+    gather = "gather"
+    all_gather = "all_gather"
+    reduce = "reduce"
+    reduce_scatter = "reduce_scatter"
+    all_reduce = "all_reduce"
+
+
+class Path(Named):
+    auto = "auto"
+    in_place = "in_place"
+    collective = "collective"
+    p2p = "p2p"
+    shared = "shared"
+    pinned = "pinned"
+
+
+class EngineName(Named):
+    torch = "torch"
+    numpy = "numpy"
+
+
+class Drive(Named):
+    process = "process"
+
+
+class Device(Named):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Backend(Named):
+    auto = "auto"
+    gloo = "gloo"
+    nccl = "nccl"
+
+
+class Start(Named):
+    auto = "auto"
+    window = "window"
+    barrier = "barrier"
+
+
+@dataclass
+class Workload:
+    """A problem: C[batch, m, n] = A[batch, m, k] · B[batch, k, n], with a dtype and a fill."""
+
+    name: str = "custom"
+    batch: Size = 1
+    m: Size = 1024
+    n: Size = 1024
+    k: Size = 1024
+    dtype: DType = DType.float32
+    """The compute type. float32 is IEEE float32: TF32 is switched off."""
+    fill: Fill = Fill.normal
+    seed: int = 0
+    upload: Upload = Upload.none
+    """Operands that come from host memory within each sample."""
+
+
+@dataclass
+class Measure:
+    """How samples are taken, and when there are enough of them."""
+
+    warmup: int = 3
+    """Untimed runs of the timed path; the first is the verified one."""
+    min_samples: int = 10
+    max_samples: int = 1000
+    max_time_s: float = 10.0
+    """Wins over min_samples once there is one sample."""
+    target_rel_ci: float = 0.01
+    """Stop when the half-width of the median's 95 % interval is at most this share of the median."""
+    start: Start = Start.auto
+
+
+@dataclass
+class Run:
+    """How the run itself goes; not part of a cell's identity."""
+
+    timeout_s: float = 60.0
+    """Time without a heartbeat after which a rank counts as lost."""
+    step_timeout_s: float = 1800.0
+    """Time without progress of any rank after which a live world is ended."""
+    stop_on_failure: bool = False
+    dry_run: bool = False
+    """Print the plan; allocate nothing, measure nothing."""
+    world: Optional[int] = None
+    """World size to plan for; only with dry_run."""
+
+
+@dataclass
+class Config:
+    """One cell, composed."""
+
+    workload: Workload = field(default_factory=Workload)
+    measure: Measure = field(default_factory=Measure)
+    run: Run = field(default_factory=Run)
+    split: Split = Split.m
+    collect: CollectName = CollectName.none
+    path: Path = Path.auto
+    engine: EngineName = EngineName.torch
+    drive: Drive = Drive.process
+    device: Device = Device.auto
+    backend: Backend = Backend.auto
+    threads: Optional[int] = None
+    """CPU threads per rank; null: the cores of the rank's mask ÷ the local ranks that share them."""
+
+
+ROW_COLLECTS = (CollectName.none, CollectName.host, CollectName.gather, CollectName.all_gather)
+LEGAL_COLLECTS: dict[Split, tuple[CollectName, ...]] = {
+    Split.none: (CollectName.none, CollectName.host),
+    Split.batch: ROW_COLLECTS,
+    Split.m: ROW_COLLECTS,
+    Split.n: ROW_COLLECTS,
+    Split.k: (CollectName.none, CollectName.reduce, CollectName.reduce_scatter, CollectName.all_reduce),
+}
+"""Which collects make sense for a split: sums need reducing, blocks need gathering."""
+
+_ASSEMBLED = (Path.collective, Path.p2p, Path.shared)
+LEGAL_PATHS: dict[CollectName, tuple[Path, ...]] = {
+    CollectName.none: (Path.in_place,),
+    CollectName.host: (Path.in_place, Path.pinned, Path.shared),
+    CollectName.gather: _ASSEMBLED,
+    CollectName.all_gather: _ASSEMBLED,
+    CollectName.reduce: (Path.collective,),
+    CollectName.reduce_scatter: (Path.collective,),
+    CollectName.all_reduce: (Path.collective,),
+}
+
+_SIZES = ("batch", "m", "n", "k")
+_LARGEST_SIZE = 2**40  # beyond any machine, and far inside the integers that the fill's row ids use
+
+
+def check(config: Config) -> None:
+    """Refuse what is out of range or impossible on any machine; whole floats in sizes become integers.
+
+    Raises ConfigError, whose message names the key, the value and what is allowed.
+    """
+    for name in _SIZES:
+        _check_size(config.workload, name)
+    _check_ranges(config)
+    legal = LEGAL_COLLECTS[config.split]
+    if config.collect not in legal:
+        raise ConfigError("collect", config.collect, f"split={config.split} goes with {_either(legal)}")
+    paths = LEGAL_PATHS[config.collect]
+    if config.path is not Path.auto and config.path not in paths:
+        raise ConfigError("path", config.path, f"collect={config.collect} goes with {_either((Path.auto, *paths))}")
+    _check_engine(config)
+
+
+def cell_id(config: Config, world_size: int) -> str:
+    """Twelve hex digits that name a cell: the composed configuration less run.*, and the world size."""
+    return identity(as_dict(config), world_size)
+
+
+def identity(values: dict[str, Any], world_size: int) -> str:
+    """`cell_id` of a configuration given as plain values."""
+    told = {key: value for key, value in values.items() if key != "run"} | {"world": world_size}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def as_dict(value: Any) -> Any:
+    """Dataclasses and enums as plain JSON values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {key: as_dict(item) for key, item in asdict(value).items()}
+    if isinstance(value, dict):
+        return {key: as_dict(item) for key, item in value.items()}
+    if isinstance(value, Enum):
+        return value.value
+    return value
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """The Config that `as_dict` wrote: how a cell travels from rank 0 to the others."""
+    config = Config()
+    for key, value in values.items():
+        group = getattr(config, key)
+        if isinstance(value, dict):
+            for name, item in value.items():
+                setattr(group, name, _typed(getattr(group, name), item))
+        else:
+            setattr(config, key, _typed(group, value))
+    return config
+
+
+def keys_of(group: str) -> list[str]:
+    """The names that can be set in a group ('' is the top level); empty for an unknown group."""
+    target = Config() if not group else getattr(Config(), group, None)
+    return [item.name for item in fields(target)] if is_dataclass(target) else []
+
+
+def _typed(current: Any, value: Any) -> Any:
+    return type(current)(value) if isinstance(current, Enum) else value
+
+
+def _check_size(workload: Workload, name: str) -> None:
+    value = getattr(workload, name)
+    if isinstance(value, bool) or value != value or value in (float("inf"), float("-inf")) or value != int(value):
+        raise ConfigError(f"workload.{name}", value, "a whole number, 1 or more")
+    if not 1 <= value <= _LARGEST_SIZE:
+        raise ConfigError(f"workload.{name}", value, f"a whole number from 1 to {_LARGEST_SIZE}")
+    if isinstance(value, float) and value > 2**53:
+        raise ConfigError(f"workload.{name}", value, "too large to be exact as a float; write it as an integer")
+    setattr(workload, name, int(value))
+
+
+def _check_ranges(config: Config) -> None:
+    at_least: tuple[tuple[str, float | None, float, float], ...] = (
+        ("measure.warmup", config.measure.warmup, 1, 10**6),
+        ("measure.min_samples", config.measure.min_samples, 1, 10**6),
+        ("measure.max_samples", config.measure.max_samples, 1, 10**6),
+        ("threads", config.threads, 1, 4096),
+        ("run.world", config.run.world, 1, 10**6),
+    )
+    for key, value, low, high in at_least:
+        if value is not None and not low <= value <= high:
+            raise ConfigError(key, value, f"a whole number from {low:.0f} to {high:.0f}")
+    for key, seconds in (
+        ("measure.max_time_s", config.measure.max_time_s),
+        ("run.timeout_s", config.run.timeout_s),
+        ("run.step_timeout_s", config.run.step_timeout_s),
+    ):
+        if not 0 < seconds <= 10**7:
+            raise ConfigError(key, seconds, "seconds, more than 0 and at most 10000000")
+    if not 0 < config.measure.target_rel_ci < 1:
+        raise ConfigError("measure.target_rel_ci", config.measure.target_rel_ci, "more than 0 and less than 1")
+    if config.measure.max_samples < config.measure.min_samples:
+        raise ConfigError(
+            "measure.max_samples",
+            config.measure.max_samples,
+            f"at least measure.min_samples, which is {config.measure.min_samples}",
+        )
+    if not 0 <= config.workload.seed < 2**63:
+        raise ConfigError("workload.seed", config.workload.seed, "a whole number from 0 to 2**63 - 1")
+    if config.run.world is not None and not config.run.dry_run:
+        raise ConfigError(
+            "run.world", config.run.world, "only plans a world (run.dry_run=true); a launcher starts a real one"
+        )
+
+
+def _check_engine(config: Config) -> None:
+    if config.engine is EngineName.numpy:
+        if config.workload.dtype is DType.bfloat16:
+            raise ConfigError("workload.dtype", config.workload.dtype, "numpy has float64, float32, float16")
+        if config.device is Device.cuda:
+            raise ConfigError("device", config.device, "engine=numpy computes on the CPU: device=cpu or auto")
+        if config.backend is Backend.nccl:
+            raise ConfigError("backend", config.backend, "nccl needs CUDA tensors; engine=numpy has none: use gloo")
+    if config.device is Device.cpu and config.backend is Backend.nccl:
+        raise ConfigError("backend", config.backend, "nccl needs CUDA tensors; with device=cpu use gloo")
+
+
+def _either(options: tuple[Named, ...]) -> str:
+    return ", ".join(str(option) for option in options)

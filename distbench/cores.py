@@ -1,0 +1,99 @@
+"""How many CPU threads a rank may use, and what it really uses."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+
+def affinity() -> list[int]:
+    """The cores that this process may run on."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def cgroup_quota() -> float | None:
+    """Cores' worth of CPU time that this process's control group allows (cgroup v2 and v1); None: no limit."""
+    quotas = [quota for quota in (_v2_quota(), _v1_quota()) if quota is not None]
+    return min(quotas) if quotas else None
+
+
+def share_of(mask: list[int], local_masks: list[list[int]], quota: float | None) -> int:
+    """Threads for one rank: the cores of its mask ÷ the local ranks whose masks overlap it, within the quota's share.
+
+    local_masks: the masks of all ranks of the host, this one's among them.
+    """
+    cores = set(mask)
+    sharing = sum(1 for other in local_masks if cores & set(other))
+    threads = len(cores) // max(1, sharing)
+    if quota is not None:
+        threads = min(threads, math.floor(quota / max(1, len(local_masks))))
+    return max(1, threads)
+
+
+def users_omp_threads(launcher: str) -> int | None:
+    """OMP_NUM_THREADS as the user set it, None where a launcher did or nobody.
+
+    torchrun sets it to 1 for its workers; the environment that torchrun itself was started with tells the two apart.
+    """
+    text = os.environ.get("OMP_NUM_THREADS")
+    if launcher == "torchrun":
+        text = _environment_of(os.getppid()).get("OMP_NUM_THREADS")
+    digits = (text or "").split(",")[0].strip()
+    return int(digits) if digits.isdecimal() and int(digits) > 0 else None
+
+
+def set_threads(threads: int) -> None:
+    """Give torch and every loaded BLAS this many threads."""
+    import numpy  # noqa: F401  (its BLAS must be loaded for threadpoolctl to find it)
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(threads)
+    threadpool_limits(limits=threads)
+
+
+def thread_pools() -> list[dict[str, object]]:
+    """The thread pools of this process as they are: library, version, threads, the kernels that BLAS chose."""
+    from threadpoolctl import threadpool_info
+
+    kept = ("internal_api", "version", "num_threads", "architecture", "threading_layer", "prefix")
+    pools = [{key: pool[key] for key in kept if pool.get(key) is not None} for pool in threadpool_info()]
+    return sorted(pools, key=lambda pool: str(pool))
+
+
+def _environment_of(pid: int) -> dict[str, str]:
+    try:
+        raw = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.partition(b"=") for item in raw.split(b"\0") if item)
+    return {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _v2_quota() -> float | None:
+    groups = (_read(Path("/proc/self/cgroup")) or "").splitlines()
+    own = next((line[3:] for line in groups if line.startswith("0::")), "/")
+    folder, root, quotas = Path("/sys/fs/cgroup") / own.lstrip("/"), Path("/sys/fs/cgroup"), []
+    while True:  # a limit of any group above counts
+        quota, _, period = (_read(folder / "cpu.max") or "max").partition(" ")
+        if quota.isdecimal():
+            quotas.append(int(quota) / int(period or 100000))
+        if folder == root or root not in folder.parents:
+            return min(quotas) if quotas else None
+        folder = folder.parent
+
+
+def _v1_quota() -> float | None:
+    quota = _read(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
+    period = _read(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
+    if quota is None or period is None or int(quota) <= 0:
+        return None
+    return int(quota) / int(period)

@@ -1,0 +1,293 @@
+"""The elements of A and B: a function of (seed, operand, index) alone.
+
+Every element is hashed from its place in the whole problem, so a shard has the same bits whatever the world, the split,
+the engine and the device. Only integer arithmetic modulo 2**32 and exact floating-point steps are used, because
+libm's log and cos differ between CPU and GPU in their last bits.
+
+An element at (row, column) of an operand, rows counted through the batch:
+
+    x = column ^ key0(row);  x ^= x >> 16;  x *= 0x7feb352d;  x += key1(row)
+    x ^= x >> 15;  x *= 0x846ca68b;  x ^= x >> 16          (constants: the lowbias32 mixer, Chris Wellons, 2018)
+    y = x * 0x9e3779b9
+
+with keys from splitmix64 (Steele, Lea, Flood 2014) of seed, operand and row. A fill turns x and y into a value:
+
+    normal   (sum of the 4 bytes of x - 510 + y / 2**32) / 128, y signed: mean 0, standard deviation 1.155
+             (Irwin-Hall sum of four; float32 and narrower use the top 14 bits of y, so that the sum is exact)
+    uniform  in [0, 1), all bits of the significand random
+    integer  -3 … 3, whole: products are exact
+    zeros    0
+
+float64 has 42 random significand bits in normal, float32 all 24; bfloat16 and float16 are the float32 value rounded to
+nearest even.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distbench.config import DType, Fill
+from distbench.dtypes import FACTS
+from distbench.layout import Extent
+
+if TYPE_CHECKING:
+    import torch
+
+U32 = np.ndarray[Any, np.dtype[np.uint32]]
+Floats = np.ndarray[Any, np.dtype[Any]]
+
+_M1, _M2, _GOLDEN = 0x7FEB352D, 0x846CA68B, 0x9E3779B9
+_CPU_CHUNK = 1 << 18  # elements: smaller ones make the threads queue for the interpreter, larger ones leave the cache
+_CUDA_CHUNK = 1 << 23  # elements: 32 MB of int32, so that the passes over a chunk stay in the GPU's cache
+OPERANDS = {"a": 0, "b": 1}
+
+MEAN_SQUARE: dict[Fill, float] = {
+    Fill.normal: (4 * (256**2 - 1) / 12 + 1 / 12) / 128**2,
+    Fill.uniform: 1 / 3,
+    Fill.integer: 4.0,
+    Fill.zeros: 0.0,
+}
+"""Mean of the squared elements per fill: the scale that verification measures errors on."""
+LARGEST_INTEGER = 3
+
+
+def row_keys(seed: int, operand: str, rows: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[U32, U32]:
+    """Two 32-bit keys per row id. Shape of each: that of `rows`."""
+    with np.errstate(over="ignore"):
+        base = _splitmix64(np.uint64(seed)) + np.uint64(OPERANDS[operand])
+        mixed = _splitmix64(_splitmix64(base) + rows.astype(np.uint64))
+    return (mixed >> np.uint64(32)).astype(np.uint32), (mixed & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+
+
+def values_at(
+    seed: int,
+    operand: str,
+    rows: np.ndarray[Any, np.dtype[np.int64]],
+    columns: np.ndarray[Any, np.dtype[np.int64]],
+    dtype: DType,
+    fill: Fill,
+) -> Floats:
+    """Elements at rows × columns, rounded to `dtype`, as float64: recomputed from the index alone. Shape [rows, columns].
+
+    Rows are ids through the batch: b·m + i for A[b, i, :], b·k + l for B[b, l, :].
+    """
+    out = np.empty((len(rows), len(columns)), dtype=np.float64)
+    if fill is Fill.zeros:
+        out.fill(0.0)
+        return out
+    work = np.float64 if dtype is DType.float64 else np.float32
+    row_step = max(1, _CPU_CHUNK // max(1, len(columns)))
+    for start in range(0, len(rows), row_step):
+        key0, key1 = row_keys(seed, operand, rows[start : start + row_step])
+        values = np.empty((len(key0), len(columns)), dtype=work)
+        scratch = np.empty((2, len(key0), len(columns)), dtype=np.uint32)
+        _numpy_values(columns.astype(np.uint32)[None, :], key0[:, None], key1[:, None], fill, values, scratch)
+        out[start : start + row_step] = _rounded(values, dtype)
+    return out
+
+
+def fill_block(
+    target: torch.Tensor,
+    seed: int,
+    operand: str,
+    rows_per_batch: int,
+    extent: tuple[Extent, Extent, Extent],
+    dtype: DType,
+    fill: Fill,
+    threads: int = 1,
+    progress: Callable[[float], None] = lambda share: None,
+) -> None:
+    """Write a block of A or B in place, on the tensor's own device.
+
+    target: [batch, rows, columns], contiguous, of `dtype`. extent: where the block lies in the whole operand;
+    rows_per_batch: rows of the whole operand per batch entry. threads: CPU threads; on CUDA the device does the work.
+    progress: told the share done, from 0 to 1, on the calling thread.
+    """
+    batch, rows, columns = extent
+    if target.numel() == 0 or fill is Fill.zeros:
+        target.zero_()
+        return
+    flat = target.view(batch.size * rows.size, columns.size)
+    ids = (
+        np.arange(batch.start, batch.stop, dtype=np.int64)[:, None] * rows_per_batch
+        + np.arange(rows.start, rows.stop, dtype=np.int64)[None, :]
+    ).reshape(-1)
+    if target.is_cuda:
+        _fill_cuda(flat, ids, columns, seed, operand, dtype, fill)
+    else:
+        _fill_cpu(flat, ids, columns, seed, operand, dtype, fill, threads, progress)
+
+
+def _splitmix64(x: Any) -> Any:
+    with np.errstate(over="ignore"):
+        z = x + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def _numpy_values(columns: U32, key0: U32, key1: U32, fill: Fill, out: Floats, scratch: U32) -> None:
+    """Values for columns [1, c] and keys [r, 1] into out [r, c] (float64 or float32). scratch: [2, r, c]."""
+    x, t = scratch
+    np.bitwise_xor(columns, key0, out=x)
+    np.right_shift(x, np.uint32(16), out=t)
+    np.bitwise_xor(x, t, out=x)
+    np.multiply(x, np.uint32(_M1), out=x)
+    np.add(x, key1, out=x)
+    np.right_shift(x, np.uint32(15), out=t)
+    np.bitwise_xor(x, t, out=x)
+    np.multiply(x, np.uint32(_M2), out=x)
+    np.right_shift(x, np.uint32(16), out=t)
+    np.bitwise_xor(x, t, out=x)
+    if fill is Fill.normal:
+        _numpy_normal(x, t, out)
+    elif fill is Fill.uniform:
+        _numpy_uniform(x, t, out)
+    else:
+        np.right_shift(x, np.uint32(16), out=x)
+        np.multiply(x, np.uint32(7), out=x)
+        np.right_shift(x, np.uint32(16), out=x)
+        np.subtract(x.view(np.int32), LARGEST_INTEGER, out=out, casting="unsafe")
+
+
+def _numpy_normal(x: U32, t: U32, out: Floats) -> None:
+    pairs = np.uint32(0x00FF00FF)
+    np.right_shift(x, np.uint32(8), out=t)
+    np.bitwise_and(t, pairs, out=t)
+    np.add(t, np.bitwise_and(x, pairs), out=t)
+    np.multiply(x, np.uint32(_GOLDEN), out=x)  # x is y from here
+    y = x.view(np.int32)
+    if out.dtype == np.float64:
+        np.multiply(y, 2.0**-32, out=out)
+    else:
+        np.right_shift(y, 18, out=y)
+        np.multiply(y, np.float32(2.0**-14), out=out, casting="unsafe")
+    np.right_shift(t, np.uint32(16), out=x)
+    np.bitwise_and(t, np.uint32(0xFFFF), out=t)
+    np.add(t, x, out=t)
+    np.subtract(t.view(np.int32), 510, out=t.view(np.int32))
+    np.add(out, t.view(np.int32), out=out, casting="unsafe")
+    np.multiply(out, out.dtype.type(2.0**-7), out=out)
+
+
+def _numpy_uniform(x: U32, t: U32, out: Floats) -> None:
+    if out.dtype == np.float64:
+        np.multiply(x, np.uint32(_GOLDEN), out=t)
+        np.right_shift(t, np.uint32(11), out=t)
+        np.multiply(x, 2.0**-32, out=out)
+        np.add(out, t * 2.0**-53, out=out)
+    else:
+        np.right_shift(x, np.uint32(8), out=x)
+        np.multiply(x, np.float32(2.0**-24), out=out, casting="unsafe")
+
+
+def _rounded(values: Floats, dtype: DType) -> Floats:
+    """float32 or float64 values as they are once stored in `dtype`."""
+    if dtype is DType.bfloat16:
+        import torch
+
+        return torch.from_numpy(values).to(torch.bfloat16).double().numpy()
+    return values.astype(FACTS[dtype].name)
+
+
+def _fill_cpu(
+    flat: torch.Tensor,
+    ids: np.ndarray[Any, np.dtype[np.int64]],
+    columns: Extent,
+    seed: int,
+    operand: str,
+    dtype: DType,
+    fill: Fill,
+    threads: int,
+    progress: Callable[[float], None],
+) -> None:
+    import torch
+
+    work = np.float64 if dtype is DType.float64 else np.float32
+    direct = flat.numpy() if dtype in (DType.float64, DType.float32) else None
+    column_step = min(columns.size, _CPU_CHUNK)
+    row_step = max(1, _CPU_CHUNK // column_step)
+    column_ids = np.arange(columns.start, columns.stop, dtype=np.int64).astype(np.uint32)[None, :]
+
+    def fill_rows(first: int, last: int) -> None:
+        scratch = np.empty((2, row_step, column_step), dtype=np.uint32)
+        rounded = np.empty((row_step, column_step), dtype=work)
+        for top in range(first, last, row_step):
+            bottom = min(top + row_step, last)
+            key0, key1 = (key[:, None] for key in row_keys(seed, operand, ids[top:bottom]))
+            for left in range(0, columns.size, column_step):
+                right = min(left + column_step, columns.size)
+                part = (slice(0, bottom - top), slice(0, right - left))
+                values = rounded[part] if direct is None else direct[top:bottom, left:right]
+                pad = scratch[(slice(None), *part)]
+                _numpy_values(column_ids[:, left:right], key0, key1, fill, values, pad)
+                if direct is None:
+                    flat[top:bottom, left:right].copy_(torch.from_numpy(values))
+
+    # Pieces much smaller than a thread's share keep progress moving and the threads evenly loaded.
+    piece = max(row_step, -(-len(ids) // (threads * 16)))
+    starts = range(0, len(ids), piece)
+    with ThreadPoolExecutor(threads) as pool:
+        done = pool.map(lambda first: fill_rows(first, min(first + piece, len(ids))), starts)
+        for count, _ in enumerate(done, 1):
+            progress(count / len(starts))
+
+
+def _signed(constant: int) -> int:
+    return constant - (1 << 32) if constant >= 1 << 31 else constant
+
+
+def _fill_cuda(
+    flat: torch.Tensor,
+    ids: np.ndarray[Any, np.dtype[np.int64]],
+    columns: Extent,
+    seed: int,
+    operand: str,
+    dtype: DType,
+    fill: Fill,
+) -> None:
+    """The same values by torch's int32 operations, which wrap as uint32 does; right shifts need their sign masked."""
+    import torch
+
+    keys = [torch.from_numpy(key.view(np.int32)).to(flat.device)[:, None] for key in row_keys(seed, operand, ids)]
+    column_ids = torch.arange(columns.start, columns.stop, device=flat.device).to(torch.int32)[None, :]
+    column_step = min(columns.size, _CUDA_CHUNK)
+    row_step = max(1, _CUDA_CHUNK // column_step)
+    for top in range(0, len(ids), row_step):
+        key0, key1 = (key[top : top + row_step] for key in keys)
+        for left in range(0, columns.size, column_step):
+            columns_part = column_ids[:, left : left + column_step]
+            values = _torch_values(columns_part, key0, key1, fill, dtype is DType.float64)
+            flat[top : top + row_step, left : left + column_step].copy_(values)
+
+
+def _torch_values(
+    columns: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, fill: Fill, double: bool
+) -> torch.Tensor:
+    """The torch twin of _numpy_values, on any device. Returns [r, c] in float64 if `double`, else float32."""
+    import torch
+
+    work = torch.float64 if double else torch.float32
+    x = torch.bitwise_xor(columns, key0)
+    x ^= (x >> 16) & 0xFFFF
+    x *= _signed(_M1)
+    x += key1
+    x ^= (x >> 15) & 0x1FFFF
+    x *= _signed(_M2)
+    x ^= (x >> 16) & 0xFFFF
+    if fill is Fill.integer:
+        return ((((x >> 16) & 0xFFFF) * 7 >> 16) - LARGEST_INTEGER).to(work)
+    y = x * _signed(_GOLDEN)
+    if fill is Fill.uniform:
+        if not double:
+            return ((x >> 8) & 0xFFFFFF).to(work).mul_(2.0**-24)
+        high = x.to(work).add_((x < 0).to(work).mul_(2.0**32)).mul_(2.0**-32)
+        return high.add_(((y >> 11) & 0x1FFFFF).to(work).mul_(2.0**-53))
+    sums = (x & 0x00FF00FF) + ((x >> 8) & 0x00FF00FF)
+    sums = (sums & 0xFFFF) + (sums >> 16) - 510
+    fraction = y.to(work).mul_(2.0**-32) if double else (y >> 18).to(work).mul_(2.0**-14)
+    return fraction.add_(sums.to(work)).mul_(2.0**-7)

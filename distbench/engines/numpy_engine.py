@@ -1,0 +1,22 @@
+"""numpy: np.matmul with out=, on the CPU. The arrays are views of the same memory that torch would use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def prepare(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Callable[[], object]:
+    operands = (a, b, c) if c.shape[0] > 1 else (a[0], b[0], c[0])
+    a_view, b_view, c_view = (tensor.numpy() for tensor in operands)
+    return partial(np.matmul, a_view, b_view, out=c_view)
+
+
+def settings() -> dict[str, Any]:
+    return {}

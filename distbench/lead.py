@@ -1,0 +1,117 @@
+"""Rank 0 leads: it composes cells, sends each to the others and keeps the records."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from typing import Any
+
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from distbench.alive import write_error_file
+from distbench.cell import Cell
+from distbench.compose import (
+    compose_single,
+    explain,
+    is_multirun,
+    job_label,
+    raw_config,
+    results_folder,
+    run_hydra,
+    to_config,
+)
+from distbench.config import Config, ConfigError, as_dict, identity
+from distbench.record import Journal
+from distbench.show.console import Console
+from distbench.show.plan import show_plan
+from distbench.world import World
+
+
+def lead(world: World, arguments: list[str]) -> int:
+    """Run what the command line asks for; returns the exit status. Raises Refused for what cannot be composed."""
+    leader = Leader(world, arguments)
+    try:
+        return leader.run()
+    finally:
+        leader.console.close()
+        world.broadcast_json({"cell": None})
+
+
+class Leader:
+    """Rank 0's state over a launch: the console, the journal, and how many cells did not go well."""
+
+    def __init__(self, world: World, arguments: list[str]) -> None:
+        self.world, self.arguments = world, arguments
+        self.sweeping = is_multirun(arguments)
+        self.console = Console(world.size, self.sweeping)
+        self.journal: Journal | None = None
+        self.bad: list[str] = []
+        self.stopped = False
+
+    def run(self) -> int:
+        single = compose_single(self.arguments)
+        if single is not None and single.run.dry_run:
+            show_plan(single, self.world.size)
+            return 0
+        if self.sweeping and any(word.lstrip("+") == "run.dry_run=true" for word in self.arguments):
+            return self._dry_sweep()
+        run_hydra(self.task, self.arguments)
+        if self.journal is not None:
+            self.console.finish(self.journal.path)
+        if self.bad:
+            write_error_file(self.bad[0])
+        return 1 if self.bad else 0
+
+    def task(self, composed: DictConfig) -> float | None:
+        """Hydra's task function: one cell. Returns the aggregate rate in TFLOP/s, None for a cell without one."""
+        self.world.watch.enter("compose")
+        if self.journal is None:
+            self.journal = Journal(results_folder())
+        try:
+            config = to_config(composed)
+        except (ConfigError, OmegaConfBaseException) as error:
+            self._keep(Cell(self.world, Config(), self.console.tell), explain(error), raw_config(composed))
+            return None
+        if config.run.dry_run:
+            show_plan(config, self.world.size)
+            return None
+        return self._measure(config)
+
+    def _measure(self, config: Config) -> float | None:
+        assert self.journal is not None
+        journal = self.journal
+        if self.stopped:
+            skipped = Cell(self.world, config, self.console.tell)
+            journal.append(skipped.record("skipped", "an earlier cell failed (run.stop_on_failure)"))
+            return None
+        self.console.begin(config, job_label() if self.sweeping else "")
+        self.world.broadcast_json({"cell": as_dict(config)})
+        cell = Cell(self.world, config, self.console.tell)
+        self.world.watch.on_end = lambda reason, status: journal.append(cell.record(status, reason))
+        record = cell.outcome()
+        journal.append(record)
+        self.world.watch.on_end = None
+        self.console.show(record)
+        if record["status"] != "ok":
+            self.bad.append(record["reason"])
+            self.stopped = config.run.stop_on_failure
+        rate: float | None = record["result"]["tflops"] if record["status"] == "ok" else None
+        return rate
+
+    def _keep(self, cell: Cell, reason: str, raw: dict[str, Any]) -> None:
+        """A cell that composes but is impossible: a failed record, and the sweep goes on."""
+        assert self.journal is not None
+        record = cell.record("failed", reason) | {"config": raw, "cell": identity(raw, self.world.size)}
+        self.console.begin(None, job_label())
+        self.journal.append(record)
+        self.console.show(record)
+        self.bad.append(reason)
+
+    def _dry_sweep(self) -> int:
+        folder = tempfile.mkdtemp(prefix="distbench-plan-")
+        try:
+            run_hydra(self.task, [*self.arguments, f"hydra.sweep.dir={folder}"])
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return 0

@@ -1,0 +1,144 @@
+"""The plan of a cell: shards, FLOP, bytes and memory, before anything is allocated. Pure numbers, exact at any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+from distbench.config import Config, ConfigError, Fill, Split, Upload
+from distbench.dtypes import FACTS
+from distbench.layout import Block, shard_of, whole
+
+Elements = Callable[[Block, int], tuple[int, int]]
+"""(problem, rank) → elements of C's dtype that the collect allocates: on the device, in host memory besides."""
+
+_WORKING_BYTES = 64 * 2**20  # per rank: fill and verification buffers
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """What one rank owns and needs."""
+
+    rank: int
+    shard: Block
+    device_bytes: int
+    """A, B, C and the collect's buffers, on the device that computes."""
+    host_bytes: int
+    """In host memory besides (on the CPU the device's bytes are host memory too)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a cell will do."""
+
+    problem: Block
+    split: Split
+    itemsize: int
+    upload: Upload
+    world_size: int
+    elements: Elements
+
+    @property
+    def flop(self) -> int:
+        """2·batch·m·n·k of the whole problem; with split=none every rank does it, so times the world."""
+        return self.problem.flop * (self.world_size if self.split is Split.none else 1)
+
+    @property
+    def bytes(self) -> int:
+        """A, B and C of the whole problem, each once: the least that must be read and written."""
+        problem = self.problem
+        return self.itemsize * (prod(problem.a_shape) + prod(problem.b_shape) + prod(problem.c_shape))
+
+    @property
+    def c_bytes(self) -> int:
+        return self.itemsize * prod(self.problem.c_shape)
+
+    def rank(self, rank: int) -> RankPlan:
+        """One rank's part."""
+        shard = shard_of(self.problem, self.split, self.world_size, rank)
+        on_device, on_host = self.elements(self.problem, rank)
+        a, b = prod(shard.a_shape), prod(shard.b_shape)
+        sources = {Upload.none: 0, Upload.b: b, Upload.ab: a + b}[self.upload]
+        return RankPlan(
+            rank=rank,
+            shard=shard,
+            device_bytes=self.itemsize * (a + b + on_device) + _WORKING_BYTES,
+            host_bytes=self.itemsize * (on_host + sources) + _WORKING_BYTES,
+        )
+
+    def sized(self, axis: str, size: int) -> Plan:
+        """The same plan with another size on one axis."""
+        sizes = self.problem.sizes() | {axis: size}
+        return replace(self, problem=whole(**sizes))
+
+
+def make_plan(config: Config, world_size: int, elements: Elements) -> Plan:
+    """The plan of a checked configuration."""
+    w = config.workload
+    problem = whole(int(w.batch), int(w.m), int(w.n), int(w.k))
+    return Plan(problem, config.split, FACTS[w.dtype].itemsize, w.upload, world_size, elements)
+
+
+def largest_that_fits(plan: Plan, fits: Callable[[Plan], bool]) -> tuple[str, int]:
+    """(axis, size): how large the split axis (m where nothing is split) could be. Size 0: not even 1 fits."""
+    axis = plan.split.value if plan.split is not Split.none else "m"
+    low, high = 0, getattr(plan.problem, axis).size
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(plan.sized(axis, middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return axis, low
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory that a rank can have: its host's (shared with the host's other ranks) and its device's."""
+
+    host: str
+    host_free: int
+    device: str
+    """Names the device among all hosts; ranks that share a device share its memory. The host itself for a CPU."""
+    device_free: int
+
+
+def does_not_fit(plan: Plan, rooms: list[Room], on_cpu: bool) -> str | None:
+    """None if every host and device has room for its ranks, else what lacks and the largest size that would fit."""
+    short = _shortage(plan, rooms, on_cpu)
+    if short is None:
+        return None
+    axis, size = largest_that_fits(plan, lambda smaller: _shortage(smaller, rooms, on_cpu) is None)
+    hint = f"the largest {axis} that fits is {size}" if size else f"not even {axis}=1 fits"
+    return f"{short}; {hint}"
+
+
+def _shortage(plan: Plan, rooms: list[Room], on_cpu: bool) -> str | None:
+    needs: dict[str, int] = {}
+    free: dict[str, int] = {}
+    for rank, room in enumerate(rooms):
+        part = plan.rank(rank)
+        for place, need, have in (
+            (room.host, part.host_bytes + (part.device_bytes if on_cpu else 0), room.host_free),
+            (room.device, 0 if on_cpu else part.device_bytes, room.device_free),
+        ):
+            needs[place] = needs.get(place, 0) + need
+            free[place] = min(have, free.get(place, have))
+    for place, need in needs.items():
+        if need > free[place]:
+            return f"needs {need / 1e9:.2f} GB on {place}, where {free[place] / 1e9:.2f} GB are free"
+    return None
+
+
+def refuse_shared_over_hosts(config: Config, hosts: int) -> None:
+    """path=shared is one host's memory. Raises ConfigError."""
+    if config.path.value == "shared" and hosts > 1:
+        raise ConfigError(
+            "path", config.path, f"one host's ranks only, and there are {hosts} hosts: use p2p or collective"
+        )
+
+
+def fill_is_exact(fill: Fill, k: int, significand_bits: int, largest: int) -> bool:
+    """True if every partial sum of the product is a whole number that the dtype holds exactly."""
+    return fill is Fill.zeros or (fill is Fill.integer and k * largest * largest <= 2**significand_bits)

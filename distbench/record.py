@@ -1,0 +1,107 @@
+"""The record: one line of strict JSON per cell, on disk before the next cell starts."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import platform
+import shlex
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from distbench import __version__
+
+SCHEMA = 1
+RESULTS = "results.jsonl"
+_LONGEST_LINE = 1_000_000  # characters: a longer line's per-rank samples go to a file beside it
+
+
+class Journal:
+    """Appends records to results.jsonl in one folder. Safe to use from the watching threads too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / RESULTS
+        self._lock = threading.Lock()
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Write one line and wait until the disk has it. Raises OSError where that fails."""
+        with self._lock:
+            line = to_line(record)
+            if len(line) > _LONGEST_LINE:
+                line = to_line(self._without_samples(record))
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _without_samples(self, record: dict[str, Any]) -> dict[str, Any]:
+        name = f"samples-{record['cell']}-{time.time_ns()}.json"
+        samples = record["samples"]
+        (self.path.parent / name).write_text(to_line({key: samples[key] for key in ("rank_s", "phases_s")}))
+        summary = {key: value for key, value in samples.items() if key not in ("rank_s", "phases_s")}
+        return record | {"samples": summary | {"file": name}}
+
+
+def to_line(record: dict[str, Any]) -> str:
+    """Strict JSON, one line: NaN and infinity become null."""
+    return json.dumps(finite(record), allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """A cell's last line each, in the order of their first; a broken last line is skipped."""
+    latest: dict[str, dict[str, Any]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        latest[record["cell"]] = record
+    return list(latest.values())
+
+
+@functools.cache
+def environment() -> dict[str, Any]:
+    """What this process runs on: versions, machine, the variables that change arithmetic or communication."""
+    import numpy
+    import torch
+
+    prefixes = ("OMP_", "MKL_", "OPENBLAS_", "GLOO_", "NCCL_", "CUDA_", "CUBLAS_", "THP_", "TORCH_", "KMP_", "GOMP_")
+    return {
+        "distbench": __version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None,
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "host": platform.node(),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(prefixes)},
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+        return names[0] if names else platform.machine()
+    except OSError:
+        return platform.machine()
+
+
+def finite(value: Any) -> Any:
+    """`value` with NaN and infinity as None, at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value

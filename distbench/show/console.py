@@ -1,0 +1,153 @@
+"""The terminal: a header, the stages as they happen, one table per cell or one row per cell of a sweep.
+
+Rank 0 alone prints, and never between timed samples: nothing here runs a thread, and no event comes while measuring.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import rich.console
+from rich.text import Text
+
+from distbench import __version__
+from distbench.config import Config
+from distbench.show.result import result_lines
+from distbench.show.units import rate, seconds
+
+_CLEAR = "\r\x1b[K"
+
+
+class Console:
+    """Told what happens, by `tell` and by the leader."""
+
+    def __init__(self, world_size: int, sweeping: bool) -> None:
+        self.sweeping = sweeping
+        self.world_size = world_size
+        self.live = sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if self.live else 100
+        self.out = rich.console.Console(width=max(width, 60), highlight=False, soft_wrap=True)
+        self.headed = False
+        self.label = ""
+        self.cells = 0
+        self.best: tuple[float, str] | None = None
+        self.stage = ""
+        self.stage_began = self.drawn = time.monotonic()
+        self.columns_shown = False
+
+    def begin(self, config: Config | None, label: str) -> None:
+        """A cell starts."""
+        self.label = label or (config.workload.name if config else "")
+        self.cells += 1
+
+    def tell(self, event: str, detail: Any) -> None:
+        """A cell goes on: ("stage", name), ("progress", share of the stage), ("placed", Place)."""
+        if event == "stage":
+            self._end_stage()
+            self.stage, self.stage_began = detail, time.monotonic()
+            self._draw(detail)
+        elif event == "progress" and time.monotonic() - self.drawn > 0.1:
+            self._draw(f"{self.stage} {detail:.0%}")
+        elif event == "placed" and not self.headed:
+            self._clear()
+            self._header(detail)
+            self.headed = True
+
+    def show(self, record: dict[str, Any]) -> None:
+        """A cell's record, once it is on disk."""
+        self._end_stage()
+        self.stage = ""
+        if self.sweeping:
+            self._row(record)
+        else:
+            for line in result_lines(record):
+                self.out.print(line)
+
+    def finish(self, results: Path) -> None:
+        """The launch is over."""
+        if self.best is not None:
+            self.out.print(f"best: {rate(self.best[0])}, {self.best[1]}", markup=False)
+        self.out.print(f"results: {results}", markup=False)
+
+    def close(self) -> None:
+        """Leave the terminal clean."""
+        self._clear()
+
+    # --- drawing -----------------------------------------------------------------------------------------------------
+
+    def _draw(self, text: str) -> None:
+        self.drawn = time.monotonic()
+        if self.live:
+            prefix = f"{self.cells}: {self.label}: " if self.sweeping else ""
+            line = f"{prefix}{text} …"[: self.out.width - 1]
+            sys.stdout.write(f"{_CLEAR}{line}")
+            sys.stdout.flush()
+
+    def _clear(self) -> None:
+        if self.live:
+            sys.stdout.write(_CLEAR)
+            sys.stdout.flush()
+
+    def _end_stage(self) -> None:
+        """A stage is done: in a single run its time stays on the screen."""
+        self._clear()
+        if self.stage and not self.sweeping:
+            self.out.print(f"  {self.stage:<10}{seconds(time.monotonic() - self.stage_began):>10}", style="dim")
+
+    def _header(self, place: Any) -> None:
+        import torch
+
+        cuda = f", CUDA {torch.version.cuda}" if place.device.value == "cuda" else ""
+        self.out.print(
+            f"distbench {__version__}, torch {torch.__version__}{cuda}, Python {sys.version.split()[0]}, "
+            f"{self.world_size} rank{'s' * (self.world_size > 1)}, data over {place.backend}",
+            markup=False,
+        )
+        self.out.print("  rank  host              pid  device   bus id        threads  cores  name", style="bold")
+        ranks = place.ranks if len(place.ranks) <= 16 else [*place.ranks[:8], None, *place.ranks[-8:]]
+        for rank in ranks:
+            self.out.print("     …" if rank is None else _rank_line(rank), markup=False)
+        for note in place.notes:
+            self.out.print(Text(f"note: {note}", style="yellow"))
+
+    def _row(self, record: dict[str, Any]) -> None:
+        wide = max(20, self.out.width - 56)
+        if not self.columns_shown:
+            self.out.print(
+                f"   # {'rate':>15} {'span':>10} {'± 95 %':>7} {'samples':>7}  {'status':<8}cell", style="bold"
+            )
+            self.columns_shown = True
+        result = record["result"]
+        label = self.label if len(self.label) <= wide else self.label[: wide - 1] + "…"
+        if record["status"] == "ok":
+            figures = f"{rate(result['tflops']):>15} {seconds(result['time_s']):>10} {_spread(result):>7} {result['samples']:>7}"
+            if self.best is None or result["tflops"] > self.best[0]:
+                self.best = (result["tflops"], self.label)
+            best = "  best so far" if self.best[1] == self.label and self.cells > 1 else ""
+            self.out.print(f"{self.cells:>4} {figures}  {'ok':<8}{label}{best}", markup=False)
+        else:
+            self.out.print(
+                Text(
+                    f"{self.cells:>4} {'-':>15} {'-':>10} {'-':>7} {'-':>7}  {record['status']:<8}{label}", style="red"
+                )
+            )
+            self.out.print(Text(f"     {record['reason']}", style="red"))
+
+
+def _spread(result: dict[str, Any]) -> str:
+    interval = result["time_ci_s"]
+    if interval is None:
+        return "?"
+    return f"{(interval[1] - interval[0]) / 2 / result['time_s']:.1%}"
+
+
+def _rank_line(rank: dict[str, Any]) -> str:
+    cores = len(rank["affinity"])
+    return (
+        f"  {rank['rank']:>4}  {rank['host'][:14]:<14}{rank['pid']:>7}  {rank['device']:<8} {rank['pci'] or '-':<13}"
+        f" {rank['threads']:>7} {cores:>6}  {rank['device_name'] or '-'}"
+    )

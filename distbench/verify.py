@@ -1,0 +1,249 @@
+"""Is the product right? Checked before any time is kept, at any size, for much less than the product costs.
+
+Two checks of what each rank holds after the collect:
+
+entries   Entries at sampled rows × columns, the first and last of every shard among them, against a float64 reference
+          whose operands are recomputed from (seed, index) alone.
+products  Every entry at once: with x of random ±1, C·x must equal A·(B·x) (Freivalds, 1979), both in float64. It reads
+          each operand once. The operands are those in memory; the entries check ties them to the seed.
+
+An entry's error is allowed to be
+
+    u_out·|c| + λ·(u_sum·√k + u_out·√p·[p partial sums])·P,   P = max(|c|, σ_A·σ_B·√k)
+
+with the unit roundoffs of the dtype and of its sums, k terms, the fill's root mean squares σ, and P the size that partial
+sums reach. √k instead of k is the probabilistic bound of Higham and Mary (SIAM J. Sci. Comput. 41, 2019); λ = 8. A row of
+C·x adds its n entries' allowances in squares, since the signs of x are independent. Comparisons are written so that NaN
+and inf fail. Where every partial sum is a whole number that the dtype holds, the allowance is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distbench.collects.base import Site
+from distbench.config import CollectName, Workload
+from distbench.data import LARGEST_INTEGER, MEAN_SQUARE, values_at
+from distbench.dtypes import FACTS, DTypeFacts
+from distbench.layout import Block
+from distbench.plan import fill_is_exact
+
+if TYPE_CHECKING:
+    import torch
+
+_LAMBDA = 8.0
+_ROWS, _COLUMNS = 24, 24
+_SHARD_EDGES = 64  # shards whose first and last rows are sampled for certain
+_CHUNK = 1 << 24  # elements converted to float64 at a time
+
+METHOD = "sampled entries against a float64 reference; random ±1 product of all entries (Freivalds)"
+_SUMMED = (CollectName.reduce, CollectName.reduce_scatter, CollectName.all_reduce)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One rank's finding. Errors are relative to P, see above; tolerance likewise."""
+
+    ok: bool
+    max_error: float
+    """Largest error of a sampled entry; inf where an entry is not finite."""
+    tolerance: float
+    product_error: float
+    """Largest error of a row of C·x, relative to √n·P of that row."""
+    product_tolerance: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """The coefficients of the error bound."""
+
+    out: float
+    """Of |c|: the rounding of the result itself."""
+    sums: float
+    """Of P: the rounding of partial sums."""
+    scale: float
+    """σ_A·σ_B·√k."""
+
+
+def allowance(workload: Workload, site: Site) -> Allowance:
+    """The bound for this problem as this split and collect compute it."""
+    facts: DTypeFacts = FACTS[workload.dtype]
+    k = site.problem.k.size
+    scale = MEAN_SQUARE[workload.fill] * sqrt(k)
+    if fill_is_exact(workload.fill, k, facts.significand_bits, LARGEST_INTEGER):
+        return Allowance(0.0, 0.0, scale)
+    sums = _LAMBDA * facts.accumulate_roundoff * sqrt(k)
+    if site.collect in _SUMMED:
+        sums += _LAMBDA * facts.unit_roundoff * sqrt(site.world_size)
+    return Allowance(facts.unit_roundoff, sums, scale)
+
+
+def signs(seed: int, n: int) -> torch.Tensor:
+    """The ±1 vector x, float64 [n]; the same on every rank."""
+    import torch
+
+    return torch.from_numpy(np.random.default_rng([seed, n]).integers(0, 2, n) * 2.0 - 1.0)
+
+
+def expected_part(a: torch.Tensor, b: torch.Tensor, site: Site, x: torch.Tensor) -> torch.Tensor:
+    """This rank's share of A·(B·x) from the operands in its memory, float64 [batch, m] of its shard, on the CPU."""
+    import torch
+
+    own_x = x[site.shard.n.slice].to(a.device)
+    result = torch.zeros(site.shard.batch.size, site.shard.m.size, dtype=torch.float64, device=a.device)
+    for entry in range(site.shard.batch.size):
+        _matvec(a[entry], _matvec(b[entry], own_x), result[entry])
+    return result.cpu()
+
+
+def is_local(site: Site) -> bool:
+    """True if what a rank holds is its own product, so that its own share of A·(B·x) is what it must equal."""
+    return site.collect in (CollectName.none, CollectName.host)
+
+
+def placed(part: torch.Tensor, site: Site) -> torch.Tensor:
+    """A rank's share in a [batch, m] of the whole problem, zeros elsewhere: the sum over ranks is A·(B·x)."""
+    import torch
+
+    total = torch.zeros(site.problem.batch.size, site.problem.m.size, dtype=torch.float64)
+    total[site.shard.batch.slice, site.shard.m.slice] = part
+    return total
+
+
+def check(
+    held: torch.Tensor, held_block: Block, expected: torch.Tensor, x: torch.Tensor, workload: Workload, site: Site
+) -> Verdict:
+    """Both checks of what this rank holds.
+
+    held: [batch, m, n] of held_block; expected: A·(B·x) for its rows, float64 [batch, m], on the CPU; x: from `signs`.
+    """
+    if held.numel() == 0:
+        return Verdict(True, 0.0, 0.0, 0.0, 0.0)
+    allowed = allowance(workload, site)
+    entry_error, entry_tolerance, where = _check_entries(held, held_block, workload, site, allowed)
+    product_error, product_tolerance, row = _check_products(held, held_block, expected, x[held_block.n.slice], allowed)
+    return Verdict(
+        ok=not where and not row,
+        max_error=entry_error,
+        tolerance=entry_tolerance,
+        product_error=product_error,
+        product_tolerance=product_tolerance,
+        detail="; ".join(text for text in (where, row) if text),
+    )
+
+
+def combined(verdicts: list[dict[str, Any] | None]) -> dict[str, Any]:
+    """The record's verification from the ranks' findings (None: a rank that holds nothing)."""
+    told = [(rank, verdict) for rank, verdict in enumerate(verdicts) if verdict is not None]
+    wrong = [f"rank {rank}: {verdict['detail']}" for rank, verdict in told if not verdict["ok"]]
+
+    def worst(key: str) -> float | None:
+        values = [verdict[key] for _, verdict in told]
+        return None if None in values else max(values, default=0.0)
+
+    return {
+        "ok": bool(told) and not wrong,
+        "method": METHOD,
+        "max_error": worst("max_error"),
+        "tolerance": worst("tolerance"),
+        "product_error": worst("product_error"),
+        "product_tolerance": worst("product_tolerance"),
+        "ranks_checked": len(told),
+        "reason": "; ".join(wrong[:4]) or None,
+    }
+
+
+def _matvec(matrix: torch.Tensor, vector: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """matrix [r, c] · vector [c] in float64, converting a chunk of rows at a time."""
+    import torch
+
+    rows, columns = matrix.shape
+    result = torch.empty(rows, dtype=torch.float64, device=matrix.device) if out is None else out
+    step = rows if matrix.dtype == torch.float64 else max(1, _CHUNK // max(1, columns))
+    for top in range(0, rows, max(1, step)):
+        result[top : top + step] = torch.mv(matrix[top : top + step].double(), vector)
+    return result
+
+
+def _picked(size: int, count: int, rng: np.random.Generator, always: list[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    random = rng.integers(0, size, min(count, size))
+    return np.unique(np.concatenate([random, np.array([0, size - 1, *always], dtype=np.int64)]))
+
+
+def _edges(site: Site, block: Block, axis: str) -> list[int]:
+    """First and last index of every shard along an axis, counted within `block`."""
+    if site.split.value != axis:
+        return []
+    start, stop = getattr(block, axis).start, getattr(block, axis).stop
+    step = -(-site.world_size // _SHARD_EDGES)
+    parts = [getattr(site.shard_at(rank), axis) for rank in range(0, site.world_size, step)]
+    return [i - start for part in parts if part.size for i in (part.start, part.stop - 1) if start <= i < stop]
+
+
+def _check_entries(
+    held: torch.Tensor, block: Block, workload: Workload, site: Site, allowed: Allowance
+) -> tuple[float, float, str]:
+    import torch
+
+    rng = np.random.default_rng([workload.seed, site.rank, 1])
+    m, k = site.problem.m.size, site.problem.k.size
+    terms = np.arange(block.k.start, block.k.stop, dtype=np.int64)
+    worst, tolerance, where = 0.0, 0.0, ""
+    for entry in _picked(block.batch.size, 4, rng, _edges(site, block, "batch")):
+        rows = _picked(block.m.size, _ROWS, rng, _edges(site, block, "m"))
+        columns = _picked(block.n.size, _COLUMNS, rng, _edges(site, block, "n"))
+        batch = block.batch.start + int(entry)
+        arguments = (workload.dtype, workload.fill)
+        a = values_at(workload.seed, "a", batch * m + block.m.start + rows, terms, *arguments)
+        b = values_at(workload.seed, "b", batch * k + terms, block.n.start + columns, *arguments)
+        reference = a @ b
+        picked = held[int(entry)][torch.from_numpy(rows).to(held.device)][:, torch.from_numpy(columns).to(held.device)]
+        found = picked.double().cpu().numpy()
+        partial = np.maximum(np.abs(reference), allowed.scale)
+        limit = allowed.out * np.abs(reference) + allowed.sums * partial
+        with np.errstate(invalid="ignore", divide="ignore"):
+            error = np.abs(found - reference)
+            relative = np.where(error == 0, 0.0, error / np.where(partial > 0, partial, 1.0))
+        worst = max(worst, float(np.nan_to_num(relative, nan=np.inf).max()))
+        tolerance = max(tolerance, allowed.out + allowed.sums)
+        bad = np.argwhere(~(error <= limit))
+        if len(bad) and not where:
+            i, j = bad[0]
+            place = f"C[{batch}, {block.m.start + rows[i]}, {block.n.start + columns[j]}]"
+            where = f"{place} is {found[i, j]:.6g} and should be {reference[i, j]:.6g}"
+    return worst, tolerance, where
+
+
+def _check_products(
+    held: torch.Tensor, block: Block, expected: torch.Tensor, x: torch.Tensor, allowed: Allowance
+) -> tuple[float, float, str]:
+    import torch
+
+    x = x.to(held.device)
+    n, k = block.n.size, block.k.size
+    # The float64 reference rounds too: its share, and the sums over n that only this check makes.
+    reference_share = _LAMBDA * 2.0**-53 * sqrt(n + k) if allowed.sums else 0.0
+    worst, tolerance, where = 0.0, 0.0, ""
+    step = max(1, _CHUNK // max(1, n))
+    for entry in range(block.batch.size):
+        for top in range(0, block.m.size, step):
+            rows = held[entry, top : top + step].double()
+            error = (torch.mv(rows, x) - expected[entry, top : top + step].to(held.device)).abs()
+            norms = torch.linalg.vector_norm(rows, dim=1)
+            partial = norms.clamp(min=sqrt(n) * allowed.scale)
+            limit = _LAMBDA * allowed.out * norms + (allowed.sums + reference_share) * _LAMBDA * partial
+            relative = torch.where(
+                error == 0, error, error / torch.where(partial > 0, partial, torch.ones_like(partial))
+            )
+            worst = max(worst, float(torch.nan_to_num(relative, nan=float("inf")).max()))
+            tolerance = max(tolerance, _LAMBDA * (allowed.out + allowed.sums + reference_share))
+            bad = torch.nonzero(~(error <= limit))
+            if len(bad) and not where:
+                row = block.m.start + top + int(bad[0])
+                where = f"row {row} of batch entry {block.batch.start + entry} fails the product check"
+    return worst, tolerance, where
