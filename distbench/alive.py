@@ -71,7 +71,7 @@ def write_error_file(message: str) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
-    extra = {"py_callstack": "", "timestamp": str(int(time.time()))}
+    extra = {"py_callstack": message, "timestamp": str(int(time.time()))}  # the part that torchrun prints
     try:
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"message": {"message": message, "extraInfo": extra}}, file)

@@ -13,13 +13,13 @@ import torch
 from distbench import clock, cores, record, verify
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
-from distbench.config import Config, Device, Start, Upload, as_dict, cell_id, check, from_dict
+from distbench.config import Backend, Config, Device, Start, Upload, as_dict, cell_id, check, from_dict
 from distbench.data import fill_block
 from distbench.engines import ENGINES
 from distbench.layout import Block
 from distbench.measure import Samples, Timed, barrier_cost_s, measure
 from distbench.place import Place, find_place, oversubscribed
-from distbench.plan import Plan, does_not_fit, make_plan, refuse_shared_over_hosts
+from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
 from distbench.stats import median, median_interval, quantile
 from distbench.timed import timed_path
 from distbench.world import CellFailed, World
@@ -94,13 +94,14 @@ class Cell:
         collect = self.collect = self._connected(site, place)
         timed = self._timed(site, place, (a, b), sources, collect)
         setup_s = time.monotonic() - self.began
-        self._stage("warm up")
-        self.world.attempt("warm up", collect.poison)
+        self._stage("first run")
+        self.world.attempt("first run", collect.poison)
         first_s = self._warm(timed, 1)
         self._stage("verify")
         verification = self._verified(site, a, b, collect)
-        self._stage("warm up")
-        self._warm(timed, self.config.measure.warmup - 1)
+        if self.config.measure.warmup > 1:
+            self._stage("warm up")
+            self._warm(timed, self.config.measure.warmup - 1)
         self._stage("measure")
         samples = self._measured(timed, place)
         outcome = {"setup_s": setup_s, "first_s": first_s, **self._result(samples)}
@@ -158,7 +159,8 @@ class Cell:
         self.tell("stage", name)
 
     def _planned(self, place: Place) -> Plan:
-        refuse_shared_over_hosts(self.config, len({rank["host"] for rank in place.ranks}))
+        hosts = len({rank["host"] for rank in place.ranks})
+        refuse_path(self.config, hosts, place.device is Device.cuda and place.backend is Backend.gloo)
         plan = plan_of(self.config, self.world.size, place.device)
         shortage = does_not_fit(plan, place.rooms, place.device is Device.cpu)
         if shortage is not None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +21,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from distbench.config import Config, ConfigError, as_dict, check, from_dict, keys_of
+from distbench.config import Config, ConfigError, check, from_dict
+from distbench.explain import explain
 
 Task = Callable[[DictConfig], Any]
 
@@ -56,7 +55,7 @@ def compose_single(arguments: list[str]) -> Config | None:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             composed = hydra.compose("config", overrides=options.overrides)
         return to_config(composed)
-    except (HydraException, OmegaConfBaseException, ConfigError) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # Hydra raises bare ValueErrors too
         raise Refused(explain(error)) from None
     finally:
         GlobalHydra.instance().clear()
@@ -105,63 +104,10 @@ def results_folder() -> Path:
     return Path(now.sweep.dir if now.mode == RunMode.MULTIRUN else now.runtime.output_dir)
 
 
-def job_label() -> str:
-    """What distinguishes this cell in its sweep: its overrides."""
-    return " ".join(str(override) for override in HydraConfig.get().overrides.task)
-
-
-def explain(error: BaseException) -> str:
-    """One line: the key, the value, what is allowed."""
-    if isinstance(error, ConfigError):
-        return str(error)
-    chain: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in chain:
-        chain.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    for link in reversed(chain):  # the innermost says what is wrong
-        text = _explained(link, " ".join(str(other) for other in chain))
-        if text:
-            return text
-    return " ".join(str(error).split())
-
-
-def _explained(error: BaseException, everything: str) -> str | None:
-    text = str(error)
-    key = (re.search(r"full_key: (\S+)", text) or [None, None])[1]
-    if found := re.search(r"Key '([^']+)' (?:is )?not in '(\w+)'", text):
-        return _unknown_key(key or found[1])
-    if found := re.search(r"Invalid value '([^']*)', expected one of \[([^\]]*)\]", text):
-        return f"{key}={found[1]}: {_nearest(found[1], found[2].split(', '))}one of {found[2]}"
-    if found := re.search(r"Value '([^']*)'(?: of type '([^']+)')? could not be converted to (\w+)", text):
-        return f"{key}={found[1]}: must be {_TYPES.get(found[3], found[3])}"
-    if found := re.search(r"Value '([^']*)' of type '[^']+' is incompatible with type hint '([^']+)'", text):
-        return f"{key}={found[1]}: must be a whole number, 1 or more"
-    if found := re.search(r"Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']+':\s+(.*)", text, re.DOTALL):
-        options = found[3].split()
-        return f"{found[1]}={found[2]}: {_nearest(found[2], options)}one of {', '.join(options)}"
-    if found := re.search(r"Could not override '([^']+)'", text):
-        if "No match in the defaults list" in text:
-            return f"{found[1].split('@')[0]}: no such group; use {found[1]} as +{found[1]}=…"
-        return None if "Key '" in everything or "full_key" in everything else _unknown_key(found[1])
-    return None
-
-
-_TYPES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
-
-
-def _unknown_key(key: str) -> str:
-    group, _, name = key.rpartition(".")
-    options = keys_of(group)
-    where = f" of {group}" if group else ""
-    if not options:
-        return f"{key}: no such key"
-    return f"{key}: no such key; {_nearest(name, options)}the keys{where} are {', '.join(options)}"
-
-
-def _nearest(word: str, options: list[str]) -> str:
-    close = difflib.get_close_matches(word, options, n=1)
-    return f"did you mean {close[0]}? " if close else ""
+def job_label(arguments: list[str]) -> str:
+    """What distinguishes this cell in its sweep: its overrides less those that the command line gives to every cell."""
+    overrides = [str(override) for override in HydraConfig.get().overrides.task]
+    return " ".join([text for text in overrides if text not in arguments] or overrides)
 
 
 def _parse(arguments: list[str]) -> Any:
@@ -195,6 +141,3 @@ def _new_folder(parent: str) -> str:
             return str(folder)
         except FileExistsError:
             number += 1
-
-
-__all__ = ["Refused", "as_dict", "compose_single", "explain", "raw_config", "run_hydra", "to_config"]

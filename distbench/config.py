@@ -213,6 +213,11 @@ def check(config: Config) -> None:
     paths = LEGAL_PATHS[config.collect]
     if config.path is not Path.auto and config.path not in paths:
         raise ConfigError("path", config.path, f"collect={config.collect} goes with {_either((Path.auto, *paths))}")
+    if config.path is Path.shared and config.split is Split.none:
+        # Small products are summed up in C's own memory: ranks that write the same C add to each other's terms.
+        raise ConfigError(
+            "path", config.path, "split=none has every rank write all of C: split it or leave it in_place"
+        )
     _check_engine(config)
 
 
@@ -239,26 +244,28 @@ def as_dict(value: Any) -> Any:
 
 
 def from_dict(values: dict[str, Any]) -> Config:
-    """The Config that `as_dict` wrote: how a cell travels from rank 0 to the others."""
+    """The Config that `as_dict` wrote: how a cell travels from rank 0 to the others. Raises ConfigError for other keys."""
     config = Config()
-    for key, value in values.items():
-        group = getattr(config, key)
-        if isinstance(value, dict):
-            for name, item in value.items():
-                setattr(group, name, _typed(getattr(group, name), item))
-        else:
-            setattr(config, key, _typed(group, value))
+    _fill_in(config, values, "")
     return config
+
+
+def _fill_in(target: Any, values: dict[str, Any], prefix: str) -> None:
+    for key, value in values.items():
+        current = getattr(target, key, None)
+        if not hasattr(target, key):
+            names = ", ".join(item.name for item in fields(target))
+            raise ConfigError(f"{prefix}{key}", value, f"no such key; the keys here are {names}")
+        if is_dataclass(current):
+            _fill_in(current, value, f"{prefix}{key}.")
+        else:
+            setattr(target, key, type(current)(value) if isinstance(current, Enum) else value)
 
 
 def keys_of(group: str) -> list[str]:
     """The names that can be set in a group ('' is the top level); empty for an unknown group."""
     target = Config() if not group else getattr(Config(), group, None)
     return [item.name for item in fields(target)] if is_dataclass(target) else []
-
-
-def _typed(current: Any, value: Any) -> Any:
-    return type(current)(value) if isinstance(current, Enum) else value
 
 
 def _check_size(workload: Workload, name: str) -> None:

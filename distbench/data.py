@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +43,7 @@ Floats = np.ndarray[Any, np.dtype[Any]]
 
 _M1, _M2, _GOLDEN = 0x7FEB352D, 0x846CA68B, 0x9E3779B9
 _CPU_CHUNK = 1 << 18  # elements: smaller ones make the threads queue for the interpreter, larger ones leave the cache
-_CUDA_CHUNK = 1 << 23  # elements: 32 MB of int32, so that the passes over a chunk stay in the GPU's cache
+_CUDA_CHUNK = 1 << 24  # elements: 128 MB of 64-bit results in flight
 OPERANDS = {"a": 0, "b": 1}
 
 MEAN_SQUARE: dict[Fill, float] = {
@@ -58,8 +59,7 @@ LARGEST_INTEGER = 3
 def row_keys(seed: int, operand: str, rows: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[U32, U32]:
     """Two 32-bit keys per row id. Shape of each: that of `rows`."""
     with np.errstate(over="ignore"):
-        base = _splitmix64(np.uint64(seed)) + np.uint64(OPERANDS[operand])
-        mixed = _splitmix64(_splitmix64(base) + rows.astype(np.uint64))
+        mixed = _splitmix64(_splitmix64(_base(seed, operand)) + rows.astype(np.uint64))
     return (mixed >> np.uint64(32)).astype(np.uint32), (mixed & np.uint64(0xFFFFFFFF)).astype(np.uint32)
 
 
@@ -111,15 +111,20 @@ def fill_block(
     if target.numel() == 0 or fill is Fill.zeros:
         target.zero_()
         return
+    if target.is_cuda:
+        _fill_cuda(target, seed, operand, rows_per_batch, extent, dtype, fill)
+        return
     flat = target.view(batch.size * rows.size, columns.size)
     ids = (
         np.arange(batch.start, batch.stop, dtype=np.int64)[:, None] * rows_per_batch
         + np.arange(rows.start, rows.stop, dtype=np.int64)[None, :]
     ).reshape(-1)
-    if target.is_cuda:
-        _fill_cuda(flat, ids, columns, seed, operand, dtype, fill)
-    else:
-        _fill_cpu(flat, ids, columns, seed, operand, dtype, fill, threads, progress)
+    _fill_cpu(flat, ids, columns, seed, operand, dtype, fill, threads, progress)
+
+
+def _base(seed: int, operand: str) -> np.uint64:
+    with np.errstate(over="ignore"):
+        return np.uint64(_splitmix64(np.uint64(seed)) + np.uint64(OPERANDS[operand]))
 
 
 def _splitmix64(x: Any) -> Any:
@@ -237,57 +242,67 @@ def _fill_cpu(
             progress(count / len(starts))
 
 
-def _signed(constant: int) -> int:
-    return constant - (1 << 32) if constant >= 1 << 31 else constant
+_CUDA_SOURCE = """
+template <typename T> T element(T row, T column, T base) {{
+  unsigned long long z = (unsigned long long)base + (unsigned long long)row;
+  z += 0x9E3779B97F4A7C15ull;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  z ^= z >> 31;
+  unsigned int x = (unsigned int)column ^ (unsigned int)(z >> 32);
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x += (unsigned int)z;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  x ^= x >> 16;
+  unsigned int y = x * 0x9e3779b9u;
+  return (T)__double_as_longlong({value});
+}}
+"""
+_CUDA_SUM = "(double)((int)((x & 255u) + (x >> 8 & 255u) + (x >> 16 & 255u) + (x >> 24)) - 510)"
+_CUDA_VALUE: dict[tuple[Fill, bool], str] = {
+    (Fill.normal, True): f"({_CUDA_SUM} + (double)(int)y * 0x1p-32) * 0x1p-7",
+    (Fill.normal, False): f"({_CUDA_SUM} + (double)((int)y >> 18) * 0x1p-14) * 0x1p-7",
+    (Fill.uniform, True): "(double)x * 0x1p-32 + (double)(y >> 11) * 0x1p-53",
+    (Fill.uniform, False): "(double)(x >> 8) * 0x1p-24",
+    (Fill.integer, True): "(double)(int)((x >> 16) * 7u >> 16) - 3.0",
+    (Fill.integer, False): "(double)(int)((x >> 16) * 7u >> 16) - 3.0",
+}
+"""Per (fill, float64): the value as an exact double; narrower types round it once, in the copy."""
 
 
 def _fill_cuda(
-    flat: torch.Tensor,
-    ids: np.ndarray[Any, np.dtype[np.int64]],
-    columns: Extent,
+    target: torch.Tensor,
     seed: int,
     operand: str,
+    rows_per_batch: int,
+    extent: tuple[Extent, Extent, Extent],
     dtype: DType,
     fill: Fill,
 ) -> None:
-    """The same values by torch's int32 operations, which wrap as uint32 does; right shifts need their sign masked."""
+    """One kernel a chunk, compiled when first used; every step in it is exact, so contraction to FMA changes nothing."""
     import torch
 
-    keys = [torch.from_numpy(key.view(np.int32)).to(flat.device)[:, None] for key in row_keys(seed, operand, ids)]
-    column_ids = torch.arange(columns.start, columns.stop, device=flat.device).to(torch.int32)[None, :]
-    column_step = min(columns.size, _CUDA_CHUNK)
-    row_step = max(1, _CUDA_CHUNK // column_step)
-    for top in range(0, len(ids), row_step):
-        key0, key1 = (key[top : top + row_step] for key in keys)
-        for left in range(0, columns.size, column_step):
-            columns_part = column_ids[:, left : left + column_step]
-            values = _torch_values(columns_part, key0, key1, fill, dtype is DType.float64)
-            flat[top : top + row_step, left : left + column_step].copy_(values)
+    batch, rows, columns = extent
+    device = target.device
+    kernel = _cuda_kernel(fill, dtype is DType.float64)
+    base = int(_splitmix64(_base(seed, operand)))
+    base_there = torch.tensor([base - 2**64 if base >= 2**63 else base], dtype=torch.int64, device=device)
+    column_ids = torch.arange(columns.start, columns.stop, device=device)[None, :]
+    step = max(1, _CUDA_CHUNK // columns.size)
+    for entry in range(batch.size):
+        first = (batch.start + entry) * rows_per_batch + rows.start
+        for top in range(0, rows.size, step):
+            bottom = min(top + step, rows.size)
+            row_ids = torch.arange(first + top, first + bottom, device=device)[:, None]
+            target[entry, top:bottom].copy_(kernel(row_ids, column_ids, base_there).view(torch.float64))
 
 
-def _torch_values(
-    columns: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, fill: Fill, double: bool
-) -> torch.Tensor:
-    """The torch twin of _numpy_values, on any device. Returns [r, c] in float64 if `double`, else float32."""
+@cache
+def _cuda_kernel(fill: Fill, double: bool) -> Callable[..., torch.Tensor]:
     import torch
 
-    work = torch.float64 if double else torch.float32
-    x = torch.bitwise_xor(columns, key0)
-    x ^= (x >> 16) & 0xFFFF
-    x *= _signed(_M1)
-    x += key1
-    x ^= (x >> 15) & 0x1FFFF
-    x *= _signed(_M2)
-    x ^= (x >> 16) & 0xFFFF
-    if fill is Fill.integer:
-        return ((((x >> 16) & 0xFFFF) * 7 >> 16) - LARGEST_INTEGER).to(work)
-    y = x * _signed(_GOLDEN)
-    if fill is Fill.uniform:
-        if not double:
-            return ((x >> 8) & 0xFFFFFF).to(work).mul_(2.0**-24)
-        high = x.to(work).add_((x < 0).to(work).mul_(2.0**32)).mul_(2.0**-32)
-        return high.add_(((y >> 11) & 0x1FFFFF).to(work).mul_(2.0**-53))
-    sums = (x & 0x00FF00FF) + ((x >> 8) & 0x00FF00FF)
-    sums = (sums & 0xFFFF) + (sums >> 16) - 510
-    fraction = y.to(work).mul_(2.0**-32) if double else (y >> 18).to(work).mul_(2.0**-14)
-    return fraction.add_(sums.to(work)).mul_(2.0**-7)
+    create: Any = torch.cuda.jiterator._create_jit_fn
+    kernel: Callable[..., torch.Tensor] = create(_CUDA_SOURCE.format(value=_CUDA_VALUE[fill, double]))
+    return kernel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 
 from distbench.config import CollectName, Split
@@ -64,11 +63,11 @@ class Block:
         return {"batch": self.batch.size, "m": self.m.size, "n": self.n.size, "k": self.k.size}
 
 
-def extents(size: int, parts: int) -> list[Extent]:
-    """`size` indices over `parts` owners, the first `size % parts` of them with one more; some may be empty."""
+def extent(size: int, parts: int, owner: int) -> Extent:
+    """What one owner of `size` indices over `parts` has: the first `size % parts` have one more; some may be empty."""
     small, larger = divmod(size, parts)
-    cuts = [rank * small + min(rank, larger) for rank in range(parts + 1)]
-    return [Extent(start, stop) for start, stop in pairwise(cuts)]
+    start = owner * small + min(owner, larger)
+    return Extent(start, start + small + (owner < larger))
 
 
 def whole(batch: int, m: int, n: int, k: int) -> Block:
@@ -82,7 +81,7 @@ def shard_of(problem: Block, split: Split, world_size: int, rank: int) -> Block:
         return problem
     axis = split.value
     parts = {name: getattr(problem, name) for name in ("batch", "m", "n", "k")}
-    parts[axis] = extents(parts[axis].size, world_size)[rank]
+    parts[axis] = extent(parts[axis].size, world_size, rank)
     return Block(**parts)
 
 

@@ -13,7 +13,6 @@ from distbench.alive import write_error_file
 from distbench.cell import Cell
 from distbench.compose import (
     compose_single,
-    explain,
     is_multirun,
     job_label,
     raw_config,
@@ -22,6 +21,7 @@ from distbench.compose import (
     to_config,
 )
 from distbench.config import Config, ConfigError, as_dict, identity
+from distbench.explain import explain
 from distbench.record import Journal
 from distbench.show.console import Console
 from distbench.show.plan import show_plan
@@ -44,7 +44,7 @@ class Leader:
     def __init__(self, world: World, arguments: list[str]) -> None:
         self.world, self.arguments = world, arguments
         self.sweeping = is_multirun(arguments)
-        self.console = Console(world.size, self.sweeping)
+        self.console = Console(world.size, self.sweeping, world.launch.launcher)
         self.journal: Journal | None = None
         self.bad: list[str] = []
         self.stopped = False
@@ -85,7 +85,7 @@ class Leader:
             skipped = Cell(self.world, config, self.console.tell)
             journal.append(skipped.record("skipped", "an earlier cell failed (run.stop_on_failure)"))
             return None
-        self.console.begin(config, job_label() if self.sweeping else "")
+        self.console.begin(config, job_label(self.arguments) if self.sweeping else "")
         self.world.broadcast_json({"cell": as_dict(config)})
         cell = Cell(self.world, config, self.console.tell)
         self.world.watch.on_end = lambda reason, status: journal.append(cell.record(status, reason))
@@ -103,7 +103,7 @@ class Leader:
         """A cell that composes but is impossible: a failed record, and the sweep goes on."""
         assert self.journal is not None
         record = cell.record("failed", reason) | {"config": raw, "cell": identity(raw, self.world.size)}
-        self.console.begin(None, job_label())
+        self.console.begin(None, job_label(self.arguments))
         self.journal.append(record)
         self.console.show(record)
         self.bad.append(reason)

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from distbench.config import Config, ConfigError, Fill, Split, Upload
+from distbench.config import Config, ConfigError, Fill, Path, Split, Upload
 from distbench.dtypes import FACTS
 from distbench.layout import Block, shard_of, whole
 
 Elements = Callable[[Block, int], tuple[int, int]]
 """(problem, rank) → elements of C's dtype that the collect allocates: on the device, in host memory besides."""
 
-_WORKING_BYTES = 64 * 2**20  # per rank: fill and verification buffers
+WORKING_BYTES = 64 * 2**20
+"""Per rank, besides what the plan counts: the buffers of fill and verification."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Plan:
         return RankPlan(
             rank=rank,
             shard=shard,
-            device_bytes=self.itemsize * (a + b + on_device) + _WORKING_BYTES,
-            host_bytes=self.itemsize * (on_host + sources) + _WORKING_BYTES,
+            device_bytes=self.itemsize * (a + b + on_device),
+            host_bytes=self.itemsize * (on_host + sources),
         )
 
     def sized(self, axis: str, size: int) -> Plan:
@@ -81,16 +82,25 @@ def make_plan(config: Config, world_size: int, elements: Elements) -> Plan:
 
 
 def largest_that_fits(plan: Plan, fits: Callable[[Plan], bool]) -> tuple[str, int]:
-    """(axis, size): how large the split axis (m where nothing is split) could be. Size 0: not even 1 fits."""
+    """(axis, size): how large the split axis (m where nothing is split) could be. Size 0: not even 1 fits.
+
+    Even shards may need less than slightly smaller uneven ones, which a collective pads and unpacks: memory grows with
+    the size only among the multiples of the world size and among the others, so the multiples are searched apart.
+    """
     axis = plan.split.value if plan.split is not Split.none else "m"
-    low, high = 0, getattr(plan.problem, axis).size
+    size = getattr(plan.problem, axis).size
+    return axis, max(_largest_multiple(step, size // step, axis, plan, fits) for step in {1, plan.world_size})
+
+
+def _largest_multiple(step: int, most: int, axis: str, plan: Plan, fits: Callable[[Plan], bool]) -> int:
+    low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(plan.sized(axis, middle)):
+        if fits(plan.sized(axis, middle * step)):
             low = middle
         else:
             high = middle - 1
-    return axis, low
+    return low * step
 
 
 @dataclass(frozen=True)
@@ -120,8 +130,8 @@ def _shortage(plan: Plan, rooms: list[Room], on_cpu: bool) -> str | None:
     for rank, room in enumerate(rooms):
         part = plan.rank(rank)
         for place, need, have in (
-            (room.host, part.host_bytes + (part.device_bytes if on_cpu else 0), room.host_free),
-            (room.device, 0 if on_cpu else part.device_bytes, room.device_free),
+            (room.host, part.host_bytes + (part.device_bytes if on_cpu else 0) + WORKING_BYTES, room.host_free),
+            (room.device, 0 if on_cpu else part.device_bytes + WORKING_BYTES, room.device_free),
         ):
             needs[place] = needs.get(place, 0) + need
             free[place] = min(have, free.get(place, have))
@@ -131,12 +141,14 @@ def _shortage(plan: Plan, rooms: list[Room], on_cpu: bool) -> str | None:
     return None
 
 
-def refuse_shared_over_hosts(config: Config, hosts: int) -> None:
-    """path=shared is one host's memory. Raises ConfigError."""
-    if config.path.value == "shared" and hosts > 1:
+def refuse_path(config: Config, hosts: int, on_gpu_over_gloo: bool) -> None:
+    """What a path cannot do where the ranks are. Raises ConfigError."""
+    if config.path is Path.shared and hosts > 1:
         raise ConfigError(
             "path", config.path, f"one host's ranks only, and there are {hosts} hosts: use p2p or collective"
         )
+    if config.path is Path.p2p and on_gpu_over_gloo:
+        raise ConfigError("path", config.path, "gloo sends and receives host memory only: use collective or shared")
 
 
 def fill_is_exact(fill: Fill, k: int, significand_bits: int, largest: int) -> bool:

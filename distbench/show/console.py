@@ -25,12 +25,15 @@ _CLEAR = "\r\x1b[K"
 class Console:
     """Told what happens, by `tell` and by the leader."""
 
-    def __init__(self, world_size: int, sweeping: bool) -> None:
+    def __init__(self, world_size: int, sweeping: bool, launcher: str) -> None:
         self.sweeping = sweeping
         self.world_size = world_size
-        self.live = sys.stdout.isatty()
+        # mpirun and srun give ranks a terminal of their own even where their output goes to a file.
+        self.live = sys.stdout.isatty() and launcher in ("single", "torchrun", "env")
         width = shutil.get_terminal_size().columns if self.live else 100
-        self.out = rich.console.Console(width=max(width, 60), highlight=False, soft_wrap=True)
+        self.out = rich.console.Console(
+            force_terminal=self.live, width=max(width, 60), highlight=False, soft_wrap=not self.live
+        )
         self.headed = False
         self.label = ""
         self.cells = 0
@@ -71,7 +74,8 @@ class Console:
         """The launch is over."""
         if self.best is not None:
             self.out.print(f"best: {rate(self.best[0])}, {self.best[1]}", markup=False)
-        self.out.print(f"results: {results}", markup=False)
+        shown = results.relative_to(Path.cwd()) if results.is_relative_to(Path.cwd()) else results
+        self.out.print(f"results: {shown}", markup=False)
 
     def close(self) -> None:
         """Leave the terminal clean."""
@@ -115,27 +119,22 @@ class Console:
             self.out.print(Text(f"note: {note}", style="yellow"))
 
     def _row(self, record: dict[str, Any]) -> None:
-        wide = max(20, self.out.width - 56)
         if not self.columns_shown:
-            self.out.print(
-                f"   # {'rate':>15} {'span':>10} {'± 95 %':>7} {'samples':>7}  {'status':<8}cell", style="bold"
-            )
+            titles = f"   # {'rate':>15} {'span':>10} {'± 95 %':>7} {'samples':>7}  {'status':<8}cell (* best so far)"
+            self.out.print(titles, style="bold")
             self.columns_shown = True
         result = record["result"]
-        label = self.label if len(self.label) <= wide else self.label[: wide - 1] + "…"
-        if record["status"] == "ok":
-            figures = f"{rate(result['tflops']):>15} {seconds(result['time_s']):>10} {_spread(result):>7} {result['samples']:>7}"
-            if self.best is None or result["tflops"] > self.best[0]:
-                self.best = (result["tflops"], self.label)
-            best = "  best so far" if self.best[1] == self.label and self.cells > 1 else ""
-            self.out.print(f"{self.cells:>4} {figures}  {'ok':<8}{label}{best}", markup=False)
-        else:
-            self.out.print(
-                Text(
-                    f"{self.cells:>4} {'-':>15} {'-':>10} {'-':>7} {'-':>7}  {record['status']:<8}{label}", style="red"
-                )
-            )
-            self.out.print(Text(f"     {record['reason']}", style="red"))
+        if record["status"] != "ok":
+            blank = f"{self.cells:>4} {'-':>15} {'-':>10} {'-':>7} {'-':>7}  {record['status']:<8}{self.label}"
+            self.out.print(Text(f"{blank}\n     {record['reason']}", style="red"))
+            return
+        is_best = self.best is None or result["tflops"] > self.best[0]
+        if is_best:
+            self.best = (result["tflops"], self.label)
+        figures = (
+            f"{rate(result['tflops']):>15} {seconds(result['time_s']):>10} {_spread(result):>7} {result['samples']:>7}"
+        )
+        self.out.print(f"{self.cells:>4}{'*' if is_best else ' '}{figures}  {'ok':<8}{self.label}", markup=False)
 
 
 def _spread(result: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distbench.cell import plan_of
 from distbench.config import Config, Device, EngineName
 from distbench.place import free_host_bytes
-from distbench.plan import Plan, RankPlan, Room, does_not_fit
+from distbench.plan import WORKING_BYTES, Plan, RankPlan, Room, does_not_fit
 from distbench.show.units import size, work
 
 _SHOWN = 4
@@ -22,17 +22,18 @@ def show_plan(config: Config, launched: int) -> None:
     print(f"  split {config.split}, collect {config.collect}, path {config.path}, upload {w.upload}")
     print(f"  work   {plan.flop} FLOP ({work(plan.flop)})" + ("; every rank does it all" * (p.flop != plan.flop)))
     print(f"  bytes  {plan.bytes} of A, B and C ({size(plan.bytes)})")
-    print("  rank        batch           m           n           k              FLOP      memory (bytes)")
+    print("  rank        batch           m           n           k              FLOP  A, B, C, buffers (bytes)")
     shown = range(world) if world <= 2 * _SHOWN else [*range(_SHOWN), None, *range(world - _SHOWN, world)]
     for rank in shown:
         print("   …" if rank is None else _row(plan.rank(rank)))
+    print(f"  besides: {WORKING_BYTES} bytes a rank while filling and verifying")
     print(_fit(plan, device, free, world, launched))
 
 
 def _row(part: RankPlan) -> str:
     s = part.shard
     sizes = " ".join(f"{extent.size:>11}" for extent in (s.batch, s.m, s.n, s.k))
-    return f"  {part.rank:>4} {sizes} {s.flop:>17} {part.device_bytes + part.host_bytes:>19}"
+    return f"  {part.rank:>4} {sizes} {s.flop:>17} {part.device_bytes + part.host_bytes:>28}"
 
 
 def _device_here(config: Config) -> tuple[Device, int]:
@@ -61,5 +62,7 @@ def _fit(plan: Plan, device: Device, free: int, world: int, launched: int) -> st
     if shortage:
         return f"  does not fit on a host like this one: {shortage}"
     largest = plan.rank(0)
-    per_host = max(1, host_free // (largest.host_bytes + (largest.device_bytes if device is Device.cpu else 0)))
+    per_host = max(
+        1, host_free // (WORKING_BYTES + largest.host_bytes + (largest.device_bytes if device is Device.cpu else 0))
+    )
     return f"  fits: a host like this one has memory for {min(per_host, world)} of these ranks"

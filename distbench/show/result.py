@@ -8,38 +8,38 @@ from rich.text import Text
 
 from distbench.show.peaks import peak_tflops
 from distbench.show.units import rate, seconds, size
+from distbench.stats import median
 
 _PHASE_NAMES = {"h2d": "upload", "gemm": "GEMM", "collect": "collect"}
 
 
-def result_lines(record: dict[str, Any]) -> list[Text | str]:
-    """The lines to print for one record."""
+def result_lines(record: dict[str, Any]) -> list[Text]:
+    """The lines to print for one record; each fits 80 columns unless a name is long."""
     if record["status"] != "ok":
         return [Text(f"{record['status']}: {record['reason']}", style="bold red")]
-    config, result = record["config"], record["result"]
-    lines: list[Text | str] = ["", Text(_title(config, record["world"]["size"]), style="bold")]
+    lines = [Text(""), *(Text(line, style="bold") for line in _title(record))]
     lines.append(Text(_headline(record), style="bold green"))
     lines += [Text(line) for line in _table(record)]
     lines += [Text(f"  {line}") for line in _facts(record)]
-    if not result["converged"]:
-        lines.append(Text(f"  not converged: {_why_not(record)}", style="yellow"))
+    lines += [Text(f"  {line}", style="yellow") for line in _doubts(record)]
     return lines
 
 
-def _title(config: dict[str, Any], world: int) -> str:
+def _title(record: dict[str, Any]) -> list[str]:
+    config, world = record["config"], record["world"]["size"]
     w = config["workload"]
     batch = f"{w['batch']} x " if w["batch"] > 1 else ""
-    return (
-        f"{w['name']}: {batch}[{w['m']} x {w['k']}] · [{w['k']} x {w['n']}], {w['dtype']}, {w['fill']}, {config['engine']}, "
-        f"split {config['split']} over {world}, collect {config['collect']} ({config['path']})"
-    )
+    upload = f", upload {w['upload']}" if w["upload"] != "none" else ""
+    return [
+        f"{w['name']}: {batch}[{w['m']} x {w['k']}] · [{w['k']} x {w['n']}], {w['dtype']} {w['fill']}, {config['engine']}",
+        f"split {config['split']} over {world} rank{'s' * (world > 1)}{upload}, "
+        f"collect {config['collect']}, path {config['path']}",
+    ]
 
 
 def _headline(record: dict[str, Any]) -> str:
     result = record["result"]
-    text = f"GEMM alone {rate(result['gemm_tflops'])}, total {rate(result['tflops'])}: {_bound(record)}"
-    share = _peak_share(record)
-    return f"{text}; {share}" if share else text
+    return f"GEMM alone {rate(result['gemm_tflops'])}, total {rate(result['tflops'])}: {_bound(record)}"
 
 
 def _bound(record: dict[str, Any]) -> str:
@@ -47,7 +47,7 @@ def _bound(record: dict[str, Any]) -> str:
     result = record["result"]
     shares = {name: value / result["time_s"] for name, value in result["phases_s"].items()}
     name = max(shares, key=lambda key: shares[key])
-    return f"bound by the {_PHASE_NAMES.get(name, name)} ({min(1.0, shares[name]):.0%} of the span)"
+    return f"bound by the {_PHASE_NAMES.get(name, name)} ({min(1.0, shares[name]):.0%})"
 
 
 def _peak_share(record: dict[str, Any]) -> str | None:
@@ -58,46 +58,51 @@ def _peak_share(record: dict[str, Any]) -> str | None:
     known = [peak for peak in peaks if peak is not None]
     if not known or len(known) < len(peaks) or record["result"]["gemm_tflops"] is None:
         return None
-    return f"GEMM at {record['result']['gemm_tflops'] / sum(known):.1%} of the datasheet's {sum(known):g} TFLOP/s"
+    share = record["result"]["gemm_tflops"] / sum(known)
+    return f"the GEMM reaches {share:.1%} of the datasheet's dense {sum(known):g} TFLOP/s"
 
 
 def _table(record: dict[str, Any]) -> list[str]:
-    result, samples = record["result"], record["samples"]
+    result = record["result"]
     flop = record["work"]["flop"]
     interval = result["time_ci_s"]
-    shown = (
-        "95 % interval needs 6 samples" if interval is None else f"95 % {seconds(interval[0])} … {seconds(interval[1])}"
-    )
-    lines = [f"  {'':<10}{'median':>11}{'rate':>17}   {'':<40}".rstrip()]
-    lines.append(f"  {'span':<10}{seconds(result['time_s']):>11}{rate(result['tflops']):>17}   {shown}")
-    spread = f"p5 {seconds(result['p5_s'])}, p95 {seconds(result['p95_s'])}"
-    lines.append(f"  {'best':<10}{seconds(result['best_s']):>11}{rate(flop / result['best_s'] / 1e12):>17}   {spread}")
+    between = "95 % needs 6 samples" if interval is None else f"95 % {seconds(interval[0])} … {seconds(interval[1])}"
+    lines = [
+        _line("", "median", "rate", ""),
+        _line("span", seconds(result["time_s"]), rate(result["tflops"]), between),
+        _line(
+            "best",
+            seconds(result["best_s"]),
+            rate(flop / result["best_s"] / 1e12),
+            f"p5 {seconds(result['p5_s'])}, p95 {seconds(result['p95_s'])}",
+        ),
+    ]
     for name, value in result["phases_s"].items():
         lines.append(
-            f"  {_PHASE_NAMES.get(name, name):<10}{seconds(value):>11}{_phase_rate(record, name, value):>17}   slowest rank"
+            _line(_PHASE_NAMES.get(name, name), seconds(value), _phase_rate(record, name), "of the slowest rank")
         )
     times = result["rank_time_s"]
     if len(times) > 1:
         slowest = max(range(len(times)), key=lambda rank: times[rank])
-        who = record["world"]["ranks"][slowest]
-        lines.append(
-            f"  {'ranks':<10}{seconds(sorted(times)[len(times) // 2]):>11}{'':>17}   "
-            f"{seconds(min(times))} … {seconds(max(times))}, slowest: rank {slowest} on {who['host']}"
-        )
-        lines.append(
-            f"  {'starts':<10}{seconds(result['start_skew_s']):>11}{'':>17}   {_start(samples)}; "
-            f"a barrier costs {seconds(result['barrier_s'])}"
-        )
+        host = record["world"]["ranks"][slowest]["host"]
+        spread = f"{seconds(min(times))} … {seconds(max(times))}, slowest rank {slowest} ({host})"
+        lines.append(_line("ranks", seconds(median(times)), "", spread))
+        lines.append(_line("starts", seconds(result["start_skew_s"]), "", f"apart, {_start(record['samples'])}"))
+        lines.append(_line("barrier", seconds(result["barrier_s"]), "", "what a barrier costs here"))
     return lines
+
+
+def _line(name: str, value: str, rate_text: str, note: str) -> str:
+    return f"  {name:<8}{value:>10}{rate_text:>17}  {note}".rstrip()
 
 
 def _start(samples: dict[str, Any]) -> str:
     reason = f" ({samples['start_reason']})" if samples["start_reason"] else ""
-    late = f", {samples['dropped_late']} late and dropped" if samples["dropped_late"] else ""
-    return f"apart at the {samples['start']} start{reason}{late}"
+    late = f", {samples['dropped_late']} late dropped" if samples["dropped_late"] else ""
+    return f"{samples['start']} start{reason}{late}"
 
 
-def _phase_rate(record: dict[str, Any], name: str, value: float) -> str:
+def _phase_rate(record: dict[str, Any], name: str) -> str:
     if name == "gemm":
         return rate(record["result"]["gemm_tflops"])
     if name == "collect" and record["result"]["busbw"] is not None:
@@ -108,21 +113,25 @@ def _phase_rate(record: dict[str, Any], name: str, value: float) -> str:
 def _facts(record: dict[str, Any]) -> list[str]:
     result, verification = record["result"], record["verification"]
     lines = [
-        f"{record['work']['flop']} FLOP, {size(record['work']['bytes'])} of A, B and C; {result['samples']} samples; "
-        f"set-up {seconds(result['setup_s'])}, first call {seconds(result['first_s'])}",
-        f"verified: error {verification['max_error']:.2g} of {verification['tolerance']:.2g} allowed in sampled entries, "
-        f"{verification['product_error']:.2g} of {verification['product_tolerance']:.2g} in the whole product",
+        f"{record['work']['flop']} FLOP, {size(record['work']['bytes'])} of A, B and C, {result['samples']} samples",
+        f"set-up {seconds(result['setup_s'])}, first run {seconds(result['first_s'])}",
+        f"verified: error {verification['max_error']:.1e} of {verification['tolerance']:.1e} allowed, "
+        f"whole {verification['product_error']:.1e} of {verification['product_tolerance']:.1e}",
     ]
+    if share := _peak_share(record):
+        lines.insert(0, share)
     if result["busbw"] is not None:
-        lines.append("bus bandwidth: bytes of C ÷ collect time × the share that crosses a link (nccl-tests' busbw)")
+        lines.append("bus: bytes of C ÷ collect time × share that crosses a link (nccl-tests' busbw)")
     if record["config"]["split"] == "k" and record["config"]["collect"] == "none":
         lines.append("partial sums: split k without a reduction leaves each rank its own terms")
     if record["samples"]["clock_error_s"] > 0:
-        lines.append(f"hosts' clocks are known to ± {seconds(record['samples']['clock_error_s'])}")
+        lines.append(f"the hosts' clocks are known to ± {seconds(record['samples']['clock_error_s'])}")
     return lines
 
 
-def _why_not(record: dict[str, Any]) -> str:
+def _doubts(record: dict[str, Any]) -> list[str]:
     result = record["result"]
+    if result["converged"]:
+        return []
     target = record["config"]["measure"]["target_rel_ci"]
-    return f"stopped by measure.{result['stopped_by']} before the interval was within ± {target:.2g} of the median"
+    return [f"not converged: measure.{result['stopped_by']} came before ± {target:.2g} of the median was reached"]
