@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -20,6 +21,10 @@ _TIMEOUTS = {"run.timeout_s": 60.0, "run.step_timeout_s": 1800.0}
 def main(arguments: list[str] | None = None) -> int:
     """Run distbench; returns the exit status: 0, 1 (a cell failed or was wrong), 2 (refused)."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["report"]:
+        from distbench.show.markdown import main as report
+
+        return report(arguments[1:])
     try:
         launch = detect(os.environ)
         timeouts = [_literal(arguments, key, default) for key, default in _TIMEOUTS.items()]
@@ -48,6 +53,7 @@ def _run(launch: Launch, watch: Watch, arguments: list[str]) -> int:
         world.join()
     except (LaunchError, RuntimeError, OSError) as error:
         watch.end(f"the ranks could not join: {str(error).splitlines()[0]}", "failed")
+    gc.freeze()  # torch's 190,000 objects live as long as the run: no collection walks them again
     status = _lead(world, arguments) if world.is_root else _follow(world)
     world.leave()
     return status
@@ -57,6 +63,7 @@ def _lead(world: World, arguments: list[str]) -> int:
     from distbench.compose import Refused
     from distbench.lead import lead
 
+    gc.freeze()  # nor Hydra's: the samples of each cell begin with a collection, composing makes many
     try:
         return lead(world, arguments)
     except Refused as refused:
@@ -66,6 +73,7 @@ def _lead(world: World, arguments: list[str]) -> int:
 def _follow(world: World) -> int:
     from distbench.cell import follow  # without Hydra, which rank 0 alone imports
 
+    gc.freeze()
     return follow(world)
 
 

@@ -140,6 +140,7 @@ class Cell:
             "result": result,
             "verification": verification,
             "environment": record.environment()
+            | {"command": record.command(self.world.launch)}
             | {"settings": ENGINES[self.config.engine].settings(), "thread_pools": cores.thread_pools()},
         }
 

@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from distbench import __version__
+from distbench.launch import Launch
 
 SCHEMA = 1
 RESULTS = "results.jsonl"
@@ -32,10 +33,12 @@ class Journal:
         """Write one line and wait until the disk has it. Raises OSError where that fails."""
         with self._lock:
             line = to_line(record)
-            if len(line) > _LONGEST_LINE:
+            if len(line) > _LONGEST_LINE and record["samples"] is not None:
                 line = to_line(self._without_samples(record))
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(line)
+            with self.path.open("ab+") as file:
+                if not _ends_a_line(file):
+                    file.write(b"\n")  # a run that was killed left half a line: it must not spoil this one
+                file.write(line.encode(errors="backslashreplace"))  # bytes of the command line that are not UTF-8
                 file.flush()
                 os.fsync(file.fileno())
 
@@ -47,6 +50,14 @@ class Journal:
         return record | {"samples": summary | {"file": name}}
 
 
+def _ends_a_line(file: IO[bytes]) -> bool:
+    """True for an empty file too. Moves the position, which appending ignores."""
+    end = file.seek(0, os.SEEK_END)
+    if end:
+        file.seek(end - 1)
+    return not end or file.read(1) == b"\n"
+
+
 def to_line(record: dict[str, Any]) -> str:
     """Strict JSON, one line: NaN and infinity become null."""
     return json.dumps(finite(record), allow_nan=False, ensure_ascii=False) + "\n"
@@ -55,13 +66,24 @@ def to_line(record: dict[str, Any]) -> str:
 def read(path: Path) -> list[dict[str, Any]]:
     """A cell's last line each, in the order of their first; a broken last line is skipped."""
     latest: dict[str, dict[str, Any]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().split(b"\n"):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+        except ValueError:  # of JSON or of UTF-8
             continue
         latest[record["cell"]] = record
     return list(latest.values())
+
+
+def command(launch: Launch) -> str:
+    """The command line that starts this run again; the launcher's part as far as its variables tell."""
+    starts = {
+        "torchrun": f"torchrun --nproc_per_node={launch.local_world_size} -m distbench",
+        "openmpi": f"mpirun -np {launch.world_size} python -m distbench",
+        "mpich": f"mpirun -np {launch.world_size} python -m distbench",
+        "slurm": f"srun -n {launch.world_size} python -m distbench",
+    }
+    return " ".join([starts.get(launch.launcher, "python -m distbench"), shlex.join(sys.argv[1:])]).strip()
 
 
 @functools.cache
@@ -78,7 +100,6 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None,
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "host": platform.node(),
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from distbench.show.peaks import peak_tflops
+from distbench.show.peaks import peak_of, share_of_peak
 from distbench.show.units import rate, seconds, size
 from distbench.stats import median
 
@@ -48,18 +48,6 @@ def _bound(record: dict[str, Any]) -> str:
     shares = {name: value / result["time_s"] for name, value in result["phases_s"].items()}
     name = max(shares, key=lambda key: shares[key])
     return f"bound by the {_PHASE_NAMES.get(name, name)} ({min(1.0, shares[name]):.0%})"
-
-
-def _peak_share(record: dict[str, Any]) -> str | None:
-    """The GEMM's share of the dense peak of the distinct devices that computed it."""
-    ranks, dtype = record["world"]["ranks"], record["config"]["workload"]["dtype"]
-    devices = {(rank["host"], rank["device_uuid"]): rank["device_name"] for rank in ranks if rank["device_uuid"]}
-    peaks = [peak_tflops(name, dtype) for name in devices.values()]
-    known = [peak for peak in peaks if peak is not None]
-    if not known or len(known) < len(peaks) or record["result"]["gemm_tflops"] is None:
-        return None
-    share = record["result"]["gemm_tflops"] / sum(known)
-    return f"the GEMM reaches {share:.1%} of the datasheet's dense {sum(known):g} TFLOP/s"
 
 
 def _table(record: dict[str, Any]) -> list[str]:
@@ -118,8 +106,9 @@ def _facts(record: dict[str, Any]) -> list[str]:
         f"verified: error {verification['max_error']:.1e} of {verification['tolerance']:.1e} allowed, "
         f"whole {verification['product_error']:.1e} of {verification['product_tolerance']:.1e}",
     ]
-    if share := _peak_share(record):
-        lines.insert(0, share)
+    share, peak = share_of_peak(record), peak_of(record)
+    if share is not None:
+        lines.insert(0, f"the GEMM reaches {share:.1%} of the datasheet's dense {peak:g} TFLOP/s")
     if result["busbw"] is not None:
         lines.append("bus: bytes of C ÷ collect time × share that crosses a link (nccl-tests' busbw)")
     if record["config"]["split"] == "k" and record["config"]["collect"] == "none":

@@ -6,6 +6,7 @@ distbench: how fast do the machines in front of you multiply matrices together?
   distbench [key=value …]                                  one process, one cell
   torchrun --nproc_per_node=3 -m distbench [key=value …]   three ranks, one per device
   mpirun -np 3 python -m distbench [key=value …]           the same under MPI
+  distbench report RUN…                                    records as a Markdown page
 
 Try
   distbench                                                gallery_small, under a minute
