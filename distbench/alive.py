@@ -15,55 +15,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from distbench.launch import Launch
+from distbench.member import Member, this_member
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-@dataclass(frozen=True)
-class Member:
-    """One rank as the others know it."""
-
-    rank: int
-    host: str
-    pid: int
-    started: float
-    """The process's start time, so that a pid used again is not taken for it."""
-    local_rank: int = 0
-
-    @property
-    def title(self) -> str:
-        return f"rank {self.rank} (host {self.host}, pid {self.pid})"
-
-    def is_gone(self) -> bool:
-        """True if this host has no such process any more; only for a member of this host."""
-        try:
-            process = psutil.Process(self.pid)
-            return process.create_time() != self.started or process.status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
-
-    def kill(self) -> None:
-        try:
-            process = psutil.Process(self.pid)
-            if process.create_time() == self.started:
-                process.kill()
-        except psutil.Error:
-            pass  # gone already, or not ours to end
-
-
-def this_member(launch: Launch) -> Member:
-    """This process as a member."""
-    return Member(launch.rank, os.uname().nodename, os.getpid(), psutil.Process().create_time(), launch.local_rank)
 
 
 def write_error_file(message: str) -> None:
@@ -97,7 +57,7 @@ class Watch:
         self._steps = 0
         self._outside_window = threading.Event()
         self._outside_window.set()
-        self._last_round = time.monotonic()
+        self._last_round = float("inf")  # until this rank awaits the others: importing torch is no silence
         self._joined = False
         self._leaving = False
         self._ending = threading.Lock()
@@ -111,6 +71,10 @@ class Watch:
         self._spawn(self._wait_for_signals)
         if self.launch.world_size > 1:
             self._spawn(self._guard)
+
+    def await_ranks(self) -> None:
+        """From here on the other ranks must answer in time."""
+        self._last_round = time.monotonic()
 
     def beat_through(self, connect: Callable[[], Store]) -> None:
         """Begin to beat; `connect` opens a store connection for this thread alone."""
@@ -179,7 +143,11 @@ class Watch:
             self.end(f"{zero.title} has not answered for {silent_s:.0f} s", "failed", lost=[zero])
 
     def _beat(self, connect: Callable[[], Store]) -> None:
-        store = connect()
+        try:
+            store = connect()
+        except RuntimeError as error:
+            self._store_lost(error)
+            return
         rank, size = self.launch.rank, self.launch.world_size
         seen: dict[int, tuple[str, float]] = {}
         steps_seen: tuple[int, float] = (-1, time.monotonic())
@@ -309,11 +277,3 @@ class Watch:
             f"{len(self._arrived)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s; "
             f"missing: {shown}"
         )
-
-
-def store_client(host: str, port: int, world_size: int, prefix: str, timeout_s: float) -> Store:
-    """A connection to the run's store for one thread's use."""
-    from torch.distributed import PrefixStore, TCPStore
-
-    client = TCPStore(host, port, world_size, False, timedelta(seconds=timeout_s), wait_for_workers=False)
-    return PrefixStore(prefix, client)

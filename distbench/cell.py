@@ -13,14 +13,14 @@ import torch
 from distbench import clock, cores, record, verify
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
-from distbench.config import Backend, Config, Device, Start, Upload, as_dict, cell_id, check, from_dict
+from distbench.config import Backend, Config, Device, Path, Start, Upload, as_dict, cell_id, check, from_dict
 from distbench.data import fill_block
 from distbench.engines import ENGINES
 from distbench.layout import Block
 from distbench.measure import Samples, Timed, barrier_cost_s, measure
 from distbench.place import Place, find_place, oversubscribed
 from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
-from distbench.stats import median, median_interval, quantile
+from distbench.summary import samples_of, summary
 from distbench.timed import timed_path
 from distbench.world import CellFailed, World
 
@@ -104,7 +104,12 @@ class Cell:
             self._warm(timed, self.config.measure.warmup - 1)
         self._stage("measure")
         samples = self._measured(timed, place)
-        outcome = {"setup_s": setup_s, "first_s": first_s, **self._result(samples)}
+        busbw = self._path(place) is Path.collective
+        outcome = summary(samples, plan, self.config.collect if busbw else None) | {
+            "setup_s": setup_s,
+            "first_s": first_s,
+            "barrier_s": barrier_cost_s(self.world),
+        }
         return self.record("ok", None, samples=samples, result=outcome, verification=verification)
 
     def record(
@@ -136,7 +141,7 @@ class Cell:
                 "notes": [] if self.place is None else self.place.notes,
             },
             "work": None if self.plan is None else {"flop": self.plan.flop, "bytes": self.plan.bytes},
-            "samples": None if samples is None else _samples_of(samples),
+            "samples": None if samples is None else samples_of(samples),
             "result": result,
             "verification": verification,
             "environment": record.environment()
@@ -196,7 +201,7 @@ class Cell:
     def _connected(self, site: Site, place: Place) -> Collect:
         if self.world.size > 1:
             self.world.data(str(place.backend))  # made by all ranks together, before anything can fail on one
-        path = resolve_path(self.config.collect, self.config.path, place.device)
+        path = self._path(place)
         dtype = getattr(torch, str(self.config.workload.dtype))
         means = Means(self.world, str(place.backend), place.torch_device, dtype)
         collect = self.world.attempt("allocate", lambda: TABLE[self.config.collect, path](site, means))
@@ -223,7 +228,7 @@ class Cell:
 
         parts: list[tuple[str, Callable[[], object]]] = [("h2d", upload)] if sources else []
         parts += [("gemm", multiply)]
-        if resolve_path(self.config.collect, self.config.path, place.device).value != "in_place":
+        if self._path(place) is not Path.in_place:
             parts.append(("collect", collect.run))
         return timed_path(parts, place.torch_device)
 
@@ -262,9 +267,10 @@ class Cell:
             start = Start.window
             if world.size > 1 and oversubscribed(place):
                 start, reason = Start.barrier, "more threads than cores"
-        samples = measure(world, timed, self.config.measure, start, reason, clocks)
-        self.barrier_s = barrier_cost_s(world)
-        return samples
+        return measure(world, timed, self.config.measure, start, reason, clocks)
+
+    def _path(self, place: Place) -> Path:
+        return resolve_path(self.config.collect, self.config.path, place.device)
 
     # --- the record --------------------------------------------------------------------------------------------------
 
@@ -272,57 +278,9 @@ class Cell:
         """The configuration with its autos replaced by what they came to."""
         resolved: dict[str, Any] = as_dict(self.config)
         if self.place is not None:
-            path = resolve_path(self.config.collect, self.config.path, self.place.device)
-            resolved |= {"device": str(self.place.device), "backend": str(self.place.backend), "path": str(path)}
+            device, backend, path = self.place.device, self.place.backend, self._path(self.place)
+            resolved |= {"device": str(device), "backend": str(backend), "path": str(path)}
         return resolved
-
-    def _result(self, samples: Samples) -> dict[str, Any]:
-        assert self.plan is not None
-        spans = samples.span_s
-        time_s = median(spans)
-        interval = median_interval(spans)
-        phases = {name: _slowest(per_rank) for name, per_rank in samples.phases_s.items()}
-        gemm_s = phases["gemm"]
-        return {
-            "time_s": time_s,
-            "time_ci_s": None if interval is None else list(interval),
-            "tflops": self.plan.flop / time_s / 1e12,
-            "best_s": min(spans),
-            "p5_s": quantile(spans, 0.05),
-            "p95_s": quantile(spans, 0.95),
-            "samples": len(spans),
-            "converged": samples.converged,
-            "stopped_by": samples.stopped_by,
-            "phases_s": phases,
-            "gemm_tflops": self.plan.flop / gemm_s / 1e12 if gemm_s > 0 else None,
-            "busbw": self._busbw(phases.get("collect")),
-            "rank_time_s": [median(times) for times in samples.rank_s],
-            "start_skew_s": median(samples.start_skew_s),
-            "barrier_s": self.barrier_s,
-        }
-
-    def _busbw(self, collect_s: float | None) -> float | None:
-        """GB/s as nccl-tests defines it: bytes of C ÷ time × the share that crosses a link; null where undefined."""
-        assert self.plan is not None
-        assert self.place is not None
-        p = self.world.size
-        factors = {
-            "gather": (p - 1) / p,
-            "all_gather": (p - 1) / p,
-            "reduce_scatter": (p - 1) / p,
-            "reduce": 1.0,
-            "all_reduce": 2 * (p - 1) / p,
-        }
-        factor = factors.get(str(self.config.collect))
-        path = resolve_path(self.config.collect, self.config.path, self.place.device)
-        if factor is None or not collect_s or p == 1 or path.value != "collective":
-            return None
-        return self.plan.c_bytes / collect_s * factor / 1e9
-
-
-def _slowest(per_rank: list[list[float]]) -> float:
-    """Median over samples of the slowest rank's time in a phase."""
-    return median([max(times) for times in zip(*per_rank, strict=True)])
 
 
 def _product(
@@ -340,10 +298,3 @@ def _host_copy(operand: torch.Tensor) -> torch.Tensor:
     """A copy in host memory, page-locked where a GPU will read it."""
     source = torch.empty(operand.shape, dtype=operand.dtype, pin_memory=operand.is_cuda)
     return source.copy_(operand)
-
-
-def _samples_of(samples: Samples) -> dict[str, Any]:
-    told = asdict(samples)
-    for derived in ("converged", "stopped_by"):
-        del told[derived]
-    return told | {"dropped_late": len(samples.dropped_span_s)}

@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import socket
-import threading
-import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import psutil
-
-from distbench.alive import Member, Watch, store_client, this_member
+from distbench.alive import Watch
+from distbench.join import open_store, prefer_loopback
 from distbench.launch import Launch
+from distbench.member import Member, this_member
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed import ProcessGroup, Store
+    from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
 _FOREVER = timedelta(days=365)  # the watch ends a run that hangs, not a group's time-out
@@ -54,12 +50,13 @@ class World:
         """Form the world. The watch ends the process if not all ranks arrive in time."""
         import torch.distributed as dist
 
+        self.watch.await_ranks()
         if self.size == self.launch.local_world_size:
-            _prefer_loopback()
+            prefer_loopback()
         if self.size == 1:
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=_FOREVER)
             return
-        store = self._open_store()
+        store = open_store(self.launch, self.watch)
         dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=_FOREVER)
         own = this_member(self.launch)
         self.members = [Member(**told) for told in self.gather_json(vars(own))]
@@ -216,34 +213,11 @@ class World:
             del group
         gc.collect()
 
-    # --- joining -----------------------------------------------------------------------------------------------------
-
     def _control(self, operation: Callable[[], Any]) -> None:
         try:
             operation()
         except RuntimeError as error:
             self.watch.lost_connection(error)
-
-    def _open_store(self) -> Store:
-        from torch.distributed import PrefixStore, TCPStore
-
-        launch, timeout = self.launch, timedelta(seconds=self.watch.timeout_s)
-        prefix = f"distbench/{launch.restarts}"
-        host = launch.address or "127.0.0.1"
-        serves = self.is_root and not launch.store_is_served
-        if launch.port is not None:
-            port = launch.port
-            store = TCPStore(host, port, self.size, serves, timeout, wait_for_workers=False)
-        elif self.is_root:
-            store = TCPStore(host, 0, self.size, True, timeout, wait_for_workers=False)
-            port = store.port
-            _tell_port(launch, port)
-        else:
-            port = _ask_port(launch, self.watch.timeout_s)
-            store = TCPStore(host, port, self.size, False, timeout, wait_for_workers=False)
-        watch_prefix = f"{prefix}/watch"
-        self.watch.beat_through(lambda: store_client(host, port, self.size, watch_prefix, self.watch.timeout_s))
-        return PrefixStore(prefix, store)
 
 
 def _reason(error: Exception) -> str:
@@ -259,48 +233,3 @@ def _is_peer_loss(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(
         sign in text for sign in ("Connection closed by peer", "Connection reset", "Broken pipe", "Timed out waiting")
     )
-
-
-def _prefer_loopback() -> None:
-    """All ranks are on this host: gloo need not resolve its name. The user's own choice stands."""
-    if "GLOO_SOCKET_IFNAME" in os.environ:
-        return
-    loopback = psutil.net_if_stats().get("lo")
-    if loopback is not None and loopback.isup:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-
-
-def _meeting_point(launch: Launch) -> str:
-    """An abstract Unix socket: private to the host, gone with its owner, nothing to clean up."""
-    return f"\0distbench-{os.getuid()}-{launch.job}"
-
-
-def _tell_port(launch: Launch, port: int) -> None:
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        server.bind(_meeting_point(launch))
-    except OSError as error:
-        raise RuntimeError(f"another distbench run of this launch is already on this host: {error}") from None
-    server.listen(launch.world_size)
-
-    def serve() -> None:
-        for _ in range(launch.world_size - 1):
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(str(port).encode())
-        server.close()
-
-    threading.Thread(target=serve, daemon=True).start()
-
-
-def _ask_port(launch: Launch, timeout_s: float) -> int:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            try:
-                client.connect(_meeting_point(launch))
-                return int(client.recv(16))
-            except (ConnectionRefusedError, FileNotFoundError):
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"rank 0 did not come within {timeout_s:g} s") from None
-        time.sleep(0.02)
