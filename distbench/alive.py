@@ -52,6 +52,12 @@ class Watch:
         self.step_timeout_s = step_timeout_s
         self.on_end: Callable[[str, str], None] | None = None
         self._interval_s = min(1.0, timeout_s / 10)
+        self._window_gap_s = timeout_s / 20
+        """The longest that a timed window holds a beat back."""
+        round_s = self._interval_s + self._window_gap_s
+        self._silence_s = timeout_s - 3 * round_s - self._interval_s
+        """Without a beat for so long: lost. A round until rank 0 sees the last beat, one until it looks again, one and an
+        interval until all have read the verdict: then the run has ended within timeout_s."""
         self._members: list[Member] = [this_member(launch)]
         self._stage = "join"
         self._steps = 0
@@ -61,6 +67,7 @@ class Watch:
         self._joined = False
         self._leaving = False
         self._ending = threading.Lock()
+        self._interruption: str | None = None
         self._arrived: list[int] = []
 
     # --- told by the main thread -------------------------------------------------------------------------------------
@@ -126,16 +133,17 @@ class Watch:
             gone = [member for member in self._local_peers() if member.is_gone()]
             if gone:
                 self.end(self._died(gone), "failed", lost=gone)
-            self.end(f"interrupted by {signal.Signals(number).name}", "skipped")
+            self._interruption = f"interrupted by {signal.Signals(number).name}"
+            if self.launch.rank != 0:
+                time.sleep(2 * self._interval_s)  # rank 0 got the signal too: to it an end before its own is a death
+            self.end(self._interruption, "skipped")
 
     def _guard(self) -> None:
         """Ends a rank whose beating thread hangs: the store's host is stopped, cut off, or silent."""
         while not self._leaving:
             time.sleep(self._interval_s)
             silent_s = time.monotonic() - self._last_round
-            if silent_s <= self.timeout_s or self._leaving:
-                continue
-            if not self._outside_window.is_set():
+            if silent_s <= (self._silence_s if self._joined else self.timeout_s) or self._leaving:
                 continue
             if not self._joined:
                 self.end(self._join_failure(), "failed")
@@ -173,7 +181,7 @@ class Watch:
                 self._last_round = time.monotonic()
             time.sleep(self._interval_s)
             # Not inside a timed window; but a window of minutes must not look like death.
-            self._outside_window.wait(timeout=self.timeout_s / 3)
+            self._outside_window.wait(timeout=self._window_gap_s)
 
     def _payload(self, number: int) -> str:
         return json.dumps({"n": number, "stage": self._stage, "steps": self._steps, "leaving": self._leaving})
@@ -188,12 +196,12 @@ class Watch:
         silent = [
             self._members[rank]
             for rank, (text, since) in seen.items()
-            if rank != 0 and now - since > self.timeout_s and not json.loads(text)["leaving"]
+            if rank != 0 and now - since > self._silence_s and not json.loads(text)["leaving"]
         ]
         if silent:
             stage = json.loads(seen[silent[0].rank][0])["stage"]
             names = ", ".join(member.title for member in silent)
-            self._verdict(store, f"{names} not heard of for {self.timeout_s:g} s, in stage {stage}", silent)
+            self._verdict(store, f"{names} not heard of for {self._silence_s:.3g} s, in stage {stage}", silent)
         parsed = [json.loads(text) for text in beats]
         steps = sum(int(beat["steps"]) for beat in parsed)
         if steps != steps_seen[0]:
@@ -214,17 +222,19 @@ class Watch:
         now = time.monotonic()
         if 0 not in seen or seen[0][0] != beat:
             seen[0] = (beat, now)
-        elif now - seen[0][1] > self.timeout_s and not json.loads(beat)["leaving"]:
+        elif now - seen[0][1] > self._silence_s and not json.loads(beat)["leaving"]:
             zero = self._members[0]
             self.end(
-                f"{zero.title} not heard of for {self.timeout_s:g} s, in stage {json.loads(beat)['stage']}",
+                f"{zero.title} not heard of for {self._silence_s:.3g} s, in stage {json.loads(beat)['stage']}",
                 "failed",
                 lost=[zero],
             )
 
     def _verdict(self, store: Store, reason: str, lost: list[Member]) -> None:
         store.set("verdict", json.dumps({"reason": reason, "lost": [member.rank for member in lost]}))
-        time.sleep(2 * self._interval_s)  # so that the others read it before rank 0 takes the store with it
+        time.sleep(
+            2 * self._interval_s + self._window_gap_s
+        )  # so that the others read it before rank 0 takes the store with it
         self.end(reason, "failed", lost=lost)
 
     def _store_lost(self, error: Exception) -> None:
@@ -242,18 +252,29 @@ class Watch:
         with self._ending:  # the first thread to come here ends the process; the others never get past
             if self._leaving:
                 return
+            if self._interruption is not None:  # what breaks after the signal, breaks because of it
+                reason, status, lost = self._interruption, "skipped", None
+            try:
+                self._last_words(reason, status, lost or [], quiet)
+                if self._interruption is not None and self.launch.world_size > 1:
+                    time.sleep(self._interval_s / 2)  # until the signal has reached the others: see _wait_for_signals
+            finally:  # a full disk or a closed pipe must not keep the process alive
+                os._exit(1)
+
+    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool) -> None:
+        own_host = self._members[self.launch.rank if self._joined else 0].host
+        for member in lost:
+            if member.host == own_host and member.pid != os.getpid():
+                member.kill()
+        write_error_file(reason)
+        try:
             if self.on_end is not None:
                 self.on_end(reason, status)
+            sys.stdout.flush()
+        finally:
             speaks = self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
             if speaks and not quiet:
-                sys.stdout.flush()
                 print(f"distbench: {reason}; rank {self.launch.rank} ends", file=sys.stderr, flush=True)
-            write_error_file(reason)
-            own_host = self._members[self.launch.rank if self._joined else 0].host
-            for member in lost or []:
-                if member.host == own_host and member.pid != os.getpid():
-                    member.kill()
-            os._exit(1)
 
     def _local_peers(self) -> list[Member]:
         if not self._joined:

@@ -86,7 +86,7 @@ class Cell:
         self._stage("plan")
         check(self.config)
         place = self.place = find_place(self.world, self.config)
-        plan = self.plan = self._planned(place)
+        plan = self._planned(place)
         self.tell("placed", place)
         site = Site(plan.problem, self.config.split, self.config.collect, self.world.size, self.world.rank)
         self._stage("fill")
@@ -167,7 +167,7 @@ class Cell:
     def _planned(self, place: Place) -> Plan:
         hosts = len({rank["host"] for rank in place.ranks})
         refuse_path(self.config, hosts, place.device is Device.cuda and place.backend is Backend.gloo)
-        plan = plan_of(self.config, self.world.size, place.device)
+        plan = self.plan = plan_of(self.config, self.world.size, place.device)  # the record of a refusal tells it too
         shortage = does_not_fit(plan, place.rooms, place.device is Device.cpu)
         if shortage is not None:
             raise ValueError(f"does not fit: {shortage}")

@@ -27,6 +27,8 @@ from distbench.show.console import Console
 from distbench.show.plan import show_plan
 from distbench.world import World
 
+_SKIPPED = "an earlier cell failed (run.stop_on_failure)"
+
 
 def lead(world: World, arguments: list[str]) -> int:
     """Run what the command line asks for; returns the exit status. Raises Refused for what cannot be composed."""
@@ -71,7 +73,7 @@ class Leader:
         try:
             config = to_config(composed)
         except (ConfigError, OmegaConfBaseException) as error:
-            self._keep(Cell(self.world, Config(), self.console.tell), explain(error), raw_config(composed))
+            self._keep(explain(error), raw_config(composed))
             return None
         if config.run.dry_run:
             show_plan(config, self.world.size)
@@ -83,13 +85,15 @@ class Leader:
         journal = self.journal
         if self.stopped:
             skipped = Cell(self.world, config, self.console.tell)
-            journal.append(skipped.record("skipped", "an earlier cell failed (run.stop_on_failure)"))
+            journal.append(skipped.record("skipped", _SKIPPED))
             return None
         self.console.begin(config, job_label(self.arguments) if self.sweeping else "")
         self.world.broadcast_json({"cell": as_dict(config)})
         cell = Cell(self.world, config, self.console.tell)
         self.world.watch.on_end = lambda reason, status: journal.append(cell.record(status, reason))
         record = cell.outcome()
+        # If the run ends while the line is written: twice is harmless, "skipped" after it would hide it.
+        self.world.watch.on_end = lambda reason, status: journal.append(record)
         journal.append(record)
         self.world.watch.on_end = None
         self.console.show(record)
@@ -99,14 +103,20 @@ class Leader:
         rate: float | None = record["result"]["tflops"] if record["status"] == "ok" else None
         return rate
 
-    def _keep(self, cell: Cell, reason: str, raw: dict[str, Any]) -> None:
-        """A cell that composes but is impossible: a failed record, and the sweep goes on."""
+    def _keep(self, reason: str, raw: dict[str, Any]) -> None:
+        """A cell that composes but is impossible: a failed record, and the sweep goes on unless it stops on failure."""
         assert self.journal is not None
-        record = cell.record("failed", reason) | {"config": raw, "cell": identity(raw, self.world.size)}
+        cell = Cell(self.world, Config(), self.console.tell)
+        told = ("skipped", _SKIPPED) if self.stopped else ("failed", reason)
+        record = cell.record(*told) | {"config": raw, "cell": identity(raw, self.world.size)}
+        if self.stopped:
+            self.journal.append(record)
+            return
         self.console.begin(None, job_label(self.arguments))
         self.journal.append(record)
         self.console.show(record)
         self.bad.append(reason)
+        self.stopped = raw["run"]["stop_on_failure"] is True
 
     def _dry_sweep(self) -> int:
         folder = tempfile.mkdtemp(prefix="distbench-plan-")

@@ -85,9 +85,8 @@ def _line(name: str, value: str, rate_text: str, note: str) -> str:
 
 
 def _start(samples: dict[str, Any]) -> str:
-    reason = f" ({samples['start_reason']})" if samples["start_reason"] else ""
     late = f", {samples['dropped_late']} late dropped" if samples["dropped_late"] else ""
-    return f"{samples['start']} start{reason}{late}"
+    return f"{samples['start']} start{late}"
 
 
 def _phase_rate(record: dict[str, Any], name: str) -> str:
@@ -113,6 +112,8 @@ def _facts(record: dict[str, Any]) -> list[str]:
         lines.append("bus: bytes of C ÷ collect time × share that crosses a link (nccl-tests' busbw)")
     if record["config"]["split"] == "k" and record["config"]["collect"] == "none":
         lines.append("partial sums: split k without a reduction leaves each rank its own terms")
+    if record["samples"]["start_reason"]:
+        lines.append(f"starts are by the {record['samples']['start']}: {record['samples']['start_reason']}")
     if record["samples"]["clock_error_s"] > 0:
         lines.append(f"the hosts' clocks are known to ± {seconds(record['samples']['clock_error_s'])}")
     return lines

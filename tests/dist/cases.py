@@ -1,0 +1,87 @@
+"""What tests/dist runs in every world: all that is legal, taken from the tables themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from distbench.config import (
+    CollectName,
+    Config,
+    ConfigError,
+    DType,
+    EngineName,
+    Fill,
+    Path,
+    Split,
+    check,
+)
+
+SIZES = (
+    (1, 7, 5, 9),  # uneven on every axis
+    (3, 7, 5, 9),
+    (1, 2, 2, 2),  # fewer than ranks on every axis
+    (3, 2, 2, 2),
+    (4, 12, 12, 12),  # even on every axis, in every world up to 4 but for the batch in 3
+)
+"""(batch, m, n, k)."""
+UNEVEN = (SIZES[1], SIZES[3])
+
+
+@dataclass(frozen=True)
+class Case:
+    split: Split
+    collect: CollectName
+    path: Path
+    sizes: tuple[int, int, int, int]
+    dtype: DType
+    fill: Fill
+    engine: EngineName = EngineName.torch
+    whole: bool = False
+    """A cell with all its stages."""
+
+    @property
+    def title(self) -> str:
+        batch, m, n, k = self.sizes
+        kind = "cell" if self.whole else "collect"
+        return f"{kind}, {batch} x [{m}, {k}] · [{k}, {n}], {self.dtype}, {self.fill}, {self.engine}"
+
+
+Key = tuple[str, str, str]
+
+
+def keys() -> list[Key]:
+    """(split, collect, path) of everything legal on a CPU."""
+    return [
+        (str(split), str(collect), str(path))
+        for split, collect, path in product(Split, CollectName, Path)
+        if path not in (Path.auto, Path.pinned) and _is_legal(Config(split=split, collect=collect, path=path))
+    ]
+
+
+def _is_legal(config: Config) -> bool:
+    try:
+        check(config)
+    except ConfigError:
+        return False
+    return True
+
+
+def key_of(case: Case) -> Key:
+    return (str(case.split), str(case.collect), str(case.path))
+
+
+def cases() -> Iterator[Case]:
+    """In the same order on every rank."""
+    for key in keys():
+        named = (Split(key[0]), CollectName(key[1]), Path(key[2]))
+        for sizes in SIZES:
+            yield Case(*named, sizes, DType.float64, Fill.integer)
+        for sizes, dtype in product(UNEVEN, (DType.float32, DType.bfloat16, DType.float16)):
+            yield Case(*named, sizes, dtype, Fill.integer)
+        for dtype in DType:
+            yield Case(*named, SIZES[1], dtype, Fill.normal)
+        for sizes, dtype in product(UNEVEN, (DType.float64, DType.float32, DType.float16)):
+            yield Case(*named, sizes, dtype, Fill.integer, EngineName.numpy)
+        yield Case(*named, SIZES[0], DType.float64, Fill.normal, whole=True)

@@ -1,0 +1,57 @@
+"""What only a GPU can show: the kernel that fills, and every collect on device memory. Skipped where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from distbench.config import CollectName, Config, Device, DType, Fill, Path, Split, Upload
+from distbench.data import fill_block
+from distbench.layout import Extent
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.mark.parametrize("fill", list(Fill), ids=str)
+@pytest.mark.parametrize("dtype", list(DType), ids=str)
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_the_device_fills_the_same_bits_as_the_cpu(dtype: DType, fill: Fill, operand: str) -> None:
+    for extent, rows in (
+        ((Extent(1, 3), Extent(10, 47), Extent(7, 308)), 100),
+        ((Extent(0, 1), Extent(3_000_000_000, 3_000_000_700), Extent(0, 30_001)), 2**33),
+    ):
+        shape = tuple(part.size for part in extent)
+        torch_dtype = getattr(torch, str(dtype))
+        on_cpu = torch.empty(shape, dtype=torch_dtype)
+        on_gpu = torch.empty(shape, dtype=torch_dtype, device="cuda")
+        for target in (on_cpu, on_gpu):
+            fill_block(target, 2**63 - 1, operand, rows, extent, dtype, fill, threads=2)
+        assert torch.equal(on_cpu, on_gpu.cpu())
+
+
+@pytest.mark.parametrize("upload", list(Upload), ids=str)
+@pytest.mark.parametrize("dtype", list(DType), ids=str)
+@pytest.mark.parametrize(
+    ("split", "collect", "path"),
+    [
+        (Split.none, CollectName.none, Path.auto),
+        (Split.m, CollectName.none, Path.auto),
+        (Split.m, CollectName.host, Path.pinned),
+        (Split.n, CollectName.host, Path.shared),
+        (Split.m, CollectName.gather, Path.shared),
+    ],
+    ids=str,
+)
+def test_a_world_of_one_is_right_on_the_device(
+    lone_world, split: Split, collect: CollectName, path: Path, dtype: DType, upload: Upload
+) -> None:
+    from distbench.cell import Cell
+
+    config = Config(split=split, collect=collect, path=path, device=Device.cuda)
+    config.workload.dtype, config.workload.upload = dtype, upload
+    config.workload.batch, config.workload.m, config.workload.n, config.workload.k = 2, 33, 70, 1000
+    config.measure.min_samples = config.measure.max_samples = 3
+    record = Cell(lone_world, config, lambda event, detail: None).outcome()
+    assert record["status"] == "ok", record["reason"]
+    assert record["config"]["device"] == "cuda"
+    assert set(record["samples"]["phases_s"]) >= {"gemm"}
