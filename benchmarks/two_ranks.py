@@ -3,8 +3,7 @@
 In the same two processes, every sample of distbench's own measuring is followed by a bare one on the same shards (a
 barrier, then torch.mm; span = latest end − earliest start, as distbench's) and by one of a single process on the whole
 problem with two threads, rank 1 waiting (the last two in either order). A pair is a block of such turns, each side by its
-median. The script starts its
-ranks through torchrun itself.
+median. The script starts its ranks through torchrun itself.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -21,6 +22,9 @@ _TIMEOUTS = {"run.timeout_s": 60.0, "run.step_timeout_s": 1800.0}
 def main(arguments: list[str] | None = None) -> int:
     """Run distbench; returns the exit status: 0, 1 (a cell failed or was wrong), 2 (refused)."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without µ or · is no reason to fail
     if arguments[:1] == ["report"]:
         from distbench.show.markdown import main as report
 
@@ -78,7 +82,7 @@ def _follow(world: World) -> int:
 
 
 def _refused_early(arguments: list[str]) -> int | None:
-    """Alone, a wrong word is answered before torch is imported; so is a dry run."""
+    """Alone, a wrong word is answered before torch is imported."""
     from distbench.compose import Refused, compose_single
 
     try:
@@ -103,7 +107,7 @@ def _say(text: str) -> int:
 
 def _literal(arguments: list[str], key: str, default: float) -> float:
     """A time-out as written on the command line: needed before the ranks can talk."""
-    for argument in arguments:
+    for argument in reversed(arguments):  # the last one counts, as it does for Hydra
         name, _, text = argument.lstrip("+").partition("=")
         if name == key:
             try:

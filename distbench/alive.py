@@ -2,7 +2,7 @@
 
 A gloo call cannot be interrupted and a TCPStore client can hang past its own time-out, so nothing here runs on the main
 thread: one thread beats through a store connection of its own, one guards that thread, one waits for signals. Rank 0
-watches every rank's beats and gives the verdict; the others watch rank 0. No beat falls inside a timed window, unless
+watches every rank's beats and gives the verdict; the others watch rank 0. No beat begins inside a timed window, unless
 the window lasts so long that silence would be taken for death.
 """
 
@@ -33,7 +33,7 @@ def write_error_file(message: str) -> None:
         return
     extra = {"py_callstack": message, "timestamp": str(int(time.time()))}  # the part that torchrun prints
     try:
-        with open(path, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             json.dump({"message": {"message": message, "extraInfo": extra}}, file)
     except OSError:
         pass  # the reason is on stderr too
@@ -65,6 +65,7 @@ class Watch:
         self._outside_window.set()
         self._last_round = float("inf")  # until this rank awaits the others: importing torch is no silence
         self._joined = False
+        self._judged = False
         self._leaving = False
         self._ending = threading.Lock()
         self._interruption: str | None = None
@@ -113,6 +114,9 @@ class Watch:
         """The control group broke, which only a dead peer does: find it, then end. Does not return."""
         deadline = time.monotonic() + self.timeout_s
         while time.monotonic() < deadline:
+            if self._judged:  # ranks that read the verdict leave before rank 0: it, not their leaving, is the reason
+                time.sleep(self._interval_s)
+                continue
             gone = [member for member in self._local_peers() if member.is_gone()]
             if gone and (self.launch.rank == 0 or any(member.rank == 0 for member in gone)):
                 self.end(self._died(gone), "failed", lost=gone)
@@ -129,6 +133,8 @@ class Watch:
     def _wait_for_signals(self) -> None:
         while True:
             number = signal.sigwait(ENDING_SIGNALS)
+            if self._judged:
+                continue  # the launcher's answer to the ranks that read the verdict and left
             # A launcher answers a rank's death with SIGTERM to the others: then that rank's death is the reason.
             gone = [member for member in self._local_peers() if member.is_gone()]
             if gone:
@@ -231,6 +237,7 @@ class Watch:
             )
 
     def _verdict(self, store: Store, reason: str, lost: list[Member]) -> None:
+        self._judged = True
         store.set("verdict", json.dumps({"reason": reason, "lost": [member.rank for member in lost]}))
         time.sleep(
             2 * self._interval_s + self._window_gap_s

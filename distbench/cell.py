@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,7 +14,7 @@ import torch
 from distbench import clock, cores, record, verify
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
-from distbench.config import Backend, Config, Device, Path, Start, Upload, as_dict, cell_id, check, from_dict
+from distbench.config import Config, Device, Path, Split, Start, Upload, as_dict, cell_id, check, from_dict
 from distbench.data import fill_block
 from distbench.engines import ENGINES
 from distbench.layout import Block
@@ -51,7 +52,7 @@ def plan_of(config: Config, world_size: int, device: Device) -> Plan:
     collect = TABLE[config.collect, resolve_path(config.collect, config.path, device)]
 
     def elements(problem: Block, rank: int) -> tuple[int, int]:
-        return collect.elements(Site(problem, config.split, config.collect, world_size, rank))
+        return collect.elements(Site(problem, config.split, config.collect, world_size, rank, device is Device.cuda))
 
     return make_plan(config, world_size, elements)
 
@@ -65,6 +66,7 @@ class Cell:
         self.place: Place | None = None
         self.plan: Plan | None = None
         self.collect: Collect | None = None
+        self.multiply: Callable[[], object] | None = None
         self.began = time.monotonic()
 
     def outcome(self) -> dict[str, Any]:
@@ -78,6 +80,10 @@ class Cell:
             return self.record("wrong", f"wrong result: {wrong}", verification=wrong.verification)
         except (CellFailed, ValueError) as error:
             return self.record("failed", str(error))
+        except Exception as error:  # a defect: the others cannot know where this rank is, so the run ends
+            traceback.print_exc()
+            self.world.watch.end(f"unexpected {type(error).__name__}: {error}", "failed")
+            raise
         finally:
             self.close()
 
@@ -95,15 +101,18 @@ class Cell:
         timed = self._timed(site, place, (a, b), sources, collect)
         setup_s = time.monotonic() - self.began
         self._stage("first run")
-        self.world.attempt("first run", collect.poison)
+        self.world.attempt("first run", lambda: _poison(collect, sources))
         first_s = self._warm(timed, 1)
         self._stage("verify")
-        verification = self._verified(site, a, b, collect)
+        verifier = self._verifier(site, a, b)
+        verification = verifier(collect.held, True)
         if self.config.measure.warmup > 1:
             self._stage("warm up")
             self._warm(timed, self.config.measure.warmup - 1)
         self._stage("measure")
         samples = self._measured(timed, place)
+        self._stage("verify")
+        verifier(collect.held, False)  # what the last sample left must be right too
         busbw = self._path(place) is Path.collective
         outcome = summary(samples, plan, self.config.collect if busbw else None) | {
             "setup_s": setup_s,
@@ -154,7 +163,7 @@ class Cell:
         if self.collect is not None:
             with suppress(RuntimeError):  # a failed cell's device may refuse
                 self.collect.close()
-        self.collect = None
+        self.collect = self.multiply = None
         if self.place is not None and self.place.device is Device.cuda:
             torch.cuda.empty_cache()
 
@@ -166,7 +175,7 @@ class Cell:
 
     def _planned(self, place: Place) -> Plan:
         hosts = len({rank["host"] for rank in place.ranks})
-        refuse_path(self.config, hosts, place.device is Device.cuda and place.backend is Backend.gloo)
+        refuse_path(self.config, hosts, place.device, place.backend)
         plan = self.plan = plan_of(self.config, self.world.size, place.device)  # the record of a refusal tells it too
         shortage = does_not_fit(plan, place.rooms, place.device is Device.cpu)
         if shortage is not None:
@@ -200,7 +209,11 @@ class Cell:
 
     def _connected(self, site: Site, place: Place) -> Collect:
         if self.world.size > 1:
-            self.world.data(str(place.backend))  # made by all ranks together, before anything can fail on one
+
+            def connect() -> None:  # returns nothing: a kept reference would keep a broken group open
+                self.world.data(str(place.backend))
+
+            self.world.attempt("connect", connect)
         path = self._path(place)
         dtype = getattr(torch, str(self.config.workload.dtype))
         means = Means(self.world, str(place.backend), place.torch_device, dtype)
@@ -220,7 +233,7 @@ class Cell:
     ) -> Timed:
         engine = ENGINES[self.config.engine]
         engine.settings()
-        multiply = self.world.attempt("allocate", lambda: _product(engine, site, operands, collect))
+        multiply = self.multiply = self.world.attempt("allocate", lambda: _product(engine, site, operands, collect))
 
         def upload() -> None:
             for operand, source in sources:
@@ -241,33 +254,56 @@ class Cell:
             last_s = time.monotonic() - begin
         return last_s
 
-    def _verified(self, site: Site, a: torch.Tensor, b: torch.Tensor, collect: Collect) -> dict[str, Any]:
-        x = verify.signs(self.config.workload.seed, site.problem.n.size)
-        part = self.world.attempt("verify", lambda: verify.expected_part(a, b, site, x))
+    def _verifier(
+        self, site: Site, a: torch.Tensor, b: torch.Tensor
+    ) -> Callable[[torch.Tensor | None, bool], dict[str, Any]]:
+        """A call that verifies what every rank holds; it raises Wrong on all ranks if any of it is wrong.
+
+        Where the collect adds products up, each rank's own product is computed once more and checked alone (if asked
+        for): in a sum over ranks in a narrow dtype one rank's error of a percent would hide in the roundings.
+        """
+        workload, world = self.config.workload, self.world
+        x = verify.random_x(workload.seed, site.problem.n.size)
+        own = world.attempt("verify", lambda: verify.expected_part(a, b, site, x))
+        expected = own
         if not verify.is_local(site):
-            total = self.world.sum_floats(self.world.attempt("verify", lambda: verify.placed(part, site)))
-            part = total if site.held is None else total[site.held.batch.slice, site.held.m.slice]
+            total = world.sum_floats(world.attempt("verify", lambda: verify.placed(own, site)))
+            expected = total if site.held is None else total[site.held.batch.slice, site.held.m.slice]
 
-        def verdict() -> dict[str, Any] | None:
-            if collect.held is None or site.held is None:
-                return None
-            return asdict(verify.check(collect.held, site.held, part, x, self.config.workload, site))
+        def agreed(held: torch.Tensor | None, block: Block | None, rows: torch.Tensor, alone: bool) -> dict[str, Any]:
+            def verdict() -> dict[str, Any] | None:
+                if held is None or block is None:
+                    return None
+                return asdict(verify.check(held, block, rows, x, workload, site, own=alone))
 
-        found = record.finite(self.world.attempt("verify", verdict))
-        verification = verify.combined(self.world.gather_json(found))
-        if not verification["ok"]:
-            raise Wrong(verification)
-        return verification
+            verification = verify.combined(world.gather_json(record.finite(world.attempt("verify", verdict))))
+            if not verification["ok"]:
+                raise Wrong(verification)
+            return verification
+
+        def verifier(held: torch.Tensor | None, products_too: bool) -> dict[str, Any]:
+            verification = agreed(held, site.held, expected, alone=False)
+            if products_too and self.config.split is Split.k and not verify.is_local(site) and self.collect is not None:
+                assert self.multiply is not None
+                world.attempt("verify", self.multiply)
+                agreed(self.collect.shard, site.shard, own, alone=True)
+            return verification
+
+        return verifier
 
     def _measured(self, timed: Timed, place: Place) -> Samples:
         world = self.world
-        clocks = clock.offsets_to_rank0(world, [rank["clock"] for rank in place.ranks])
+        domains = [rank["clock"] for rank in place.ranks]
+        clocks = clock.offsets_to_rank0(world, domains)
         start, reason = self.config.measure.start, None
         if start is Start.auto:
             start = Start.window
             if world.size > 1 and oversubscribed(place):
                 start, reason = Start.barrier, "more threads than cores"
-        return measure(world, timed, self.config.measure, start, reason, clocks)
+        samples = measure(world, timed, self.config.measure, start, reason, clocks)
+        after, _ = clock.offsets_to_rank0(world, domains)
+        samples.clock_error_s += max(abs(now - then) for now, then in zip(after, clocks[0], strict=True)) / 1e9  # drift
+        return samples
 
     def _path(self, place: Place) -> Path:
         return resolve_path(self.config.collect, self.config.path, place.device)
@@ -292,6 +328,13 @@ def _product(
         return collect.shard.zero_  # a sum of no terms
     multiply: Callable[[], object] = engine.prepare(*operands, collect.shard)
     return multiply
+
+
+def _poison(collect: Collect, sources: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """NaN wherever C will be and in every operand that the upload must bring: what is not moved shows."""
+    collect.poison()
+    for operand, _ in sources:
+        operand.fill_(float("nan"))
 
 
 def _host_copy(operand: torch.Tensor) -> torch.Tensor:

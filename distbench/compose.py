@@ -69,16 +69,14 @@ def run_hydra(task: Task, arguments: list[str]) -> None:
     """Run Hydra's own main: `task` is called for each cell. Raises Refused for what cannot be composed."""
     _register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as exceptions instead of Hydra's print and exit
-    sys.argv[1:] = arguments
+    sys.argv[1:] = _flags_first(arguments)
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     try:
         main(task)()
     except (HydraException, OmegaConfBaseException, ConfigError) as error:
         raise Refused(explain(error)) from None
-    except OSError as error:
-        raise Refused(
-            f"cannot write the results: {error}; choose a folder with hydra.run.dir=… or run elsewhere"
-        ) from None
+    except OSError as error:  # a record that cannot be written ends the run elsewhere: this is the folder itself
+        raise Refused(f"cannot make the results folder: {error}; choose another with hydra.run.dir=…") from None
 
 
 def to_config(composed: DictConfig) -> Config:
@@ -101,7 +99,8 @@ def raw_config(composed: DictConfig) -> dict[str, Any]:
 def results_folder() -> Path:
     """Where this launch's results.jsonl lies; known inside a task."""
     now = HydraConfig.get()
-    return Path(now.sweep.dir if now.mode == RunMode.MULTIRUN else now.runtime.output_dir)
+    folder = now.sweep.dir if now.mode == RunMode.MULTIRUN else now.runtime.output_dir
+    return Path(now.runtime.cwd) / folder  # hydra.job.chdir may have moved this process
 
 
 def job_label(arguments: list[str]) -> str:
@@ -110,13 +109,19 @@ def job_label(arguments: list[str]) -> str:
     return " ".join([text for text in overrides if text not in arguments] or overrides)
 
 
+def _flags_first(arguments: list[str]) -> list[str]:
+    """Hydra's parser takes overrides in one run only: `a=1 -m b=2` becomes `-m a=1 b=2`."""
+    flags = [text for text in arguments if text in ("-m", "--multirun")]
+    return flags + [text for text in arguments if text not in flags]
+
+
 def _parse(arguments: list[str]) -> Any:
     from hydra._internal.utils import get_args_parser  # Hydra's own: the same words mean the same thing
 
     told = StringIO()
     try:
         with redirect_stderr(told):
-            return get_args_parser().parse_args(arguments)
+            return get_args_parser().parse_args(_flags_first(arguments))
     except SystemExit:
         lines = told.getvalue().strip().splitlines() or ["unknown option"]
         raise Refused(f"{lines[-1].partition('error: ')[2] or lines[-1]} (see distbench --help)") from None

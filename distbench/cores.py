@@ -71,29 +71,35 @@ def _environment_of(pid: int) -> dict[str, str]:
     return {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
 
 
-def _read(path: Path) -> str | None:
+def read(path: Path) -> str | None:
+    """A small file's text, stripped; None where there is none to read."""
     try:
         return path.read_text().strip()
     except OSError:
         return None
 
 
-def _v2_quota() -> float | None:
-    groups = (_read(Path("/proc/self/cgroup")) or "").splitlines()
+def cgroup_folders() -> list[Path]:
+    """This process's cgroup (v2) and every one above it: a limit of any of them counts."""
+    groups = (read(Path("/proc/self/cgroup")) or "").splitlines()
     own = next((line[3:] for line in groups if line.startswith("0::")), "/")
-    folder, root, quotas = Path("/sys/fs/cgroup") / own.lstrip("/"), Path("/sys/fs/cgroup"), []
-    while True:  # a limit of any group above counts
-        quota, _, period = (_read(folder / "cpu.max") or "max").partition(" ")
+    root = Path("/sys/fs/cgroup")
+    folder = root / own.lstrip("/")
+    return [folder, *(parent for parent in folder.parents if parent == root or root in parent.parents)]
+
+
+def _v2_quota() -> float | None:
+    quotas = []
+    for folder in cgroup_folders():
+        quota, _, period = (read(folder / "cpu.max") or "max").partition(" ")
         if quota.isdecimal():
             quotas.append(int(quota) / int(period or 100000))
-        if folder == root or root not in folder.parents:
-            return min(quotas) if quotas else None
-        folder = folder.parent
+    return min(quotas) if quotas else None
 
 
 def _v1_quota() -> float | None:
-    quota = _read(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
-    period = _read(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
+    quota = read(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
+    period = read(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
     if quota is None or period is None or int(quota) <= 0:
         return None
     return int(quota) / int(period)

@@ -115,10 +115,11 @@ def fill_block(
         _fill_cuda(target, seed, operand, rows_per_batch, extent, dtype, fill)
         return
     flat = target.view(batch.size * rows.size, columns.size)
-    ids = (
-        np.arange(batch.start, batch.stop, dtype=np.int64)[:, None] * rows_per_batch
-        + np.arange(rows.start, rows.stop, dtype=np.int64)[None, :]
-    ).reshape(-1)
+
+    def ids(first: int, last: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        entry, row = np.divmod(np.arange(first, last, dtype=np.int64), rows.size)
+        return (batch.start + entry) * rows_per_batch + rows.start + row
+
     _fill_cpu(flat, ids, columns, seed, operand, dtype, fill, threads, progress)
 
 
@@ -201,7 +202,7 @@ def _rounded(values: Floats, dtype: DType) -> Floats:
 
 def _fill_cpu(
     flat: torch.Tensor,
-    ids: np.ndarray[Any, np.dtype[np.int64]],
+    ids: Callable[[int, int], np.ndarray[Any, np.dtype[np.int64]]],
     columns: Extent,
     seed: int,
     operand: str,
@@ -223,7 +224,7 @@ def _fill_cpu(
         rounded = np.empty((row_step, column_step), dtype=work)
         for top in range(first, last, row_step):
             bottom = min(top + row_step, last)
-            key0, key1 = (key[:, None] for key in row_keys(seed, operand, ids[top:bottom]))
+            key0, key1 = (key[:, None] for key in row_keys(seed, operand, ids(top, bottom)))
             for left in range(0, columns.size, column_step):
                 right = min(left + column_step, columns.size)
                 part = (slice(0, bottom - top), slice(0, right - left))
@@ -234,10 +235,10 @@ def _fill_cpu(
                     flat[top:bottom, left:right].copy_(torch.from_numpy(values))
 
     # Pieces much smaller than a thread's share keep progress moving and the threads evenly loaded.
-    piece = max(row_step, -(-len(ids) // (threads * 16)))
-    starts = range(0, len(ids), piece)
+    piece = max(row_step, -(-len(flat) // (threads * 16)))
+    starts = range(0, len(flat), piece)
     with ThreadPoolExecutor(threads) as pool:
-        done = pool.map(lambda first: fill_rows(first, min(first + piece, len(ids))), starts)
+        done = pool.map(lambda first: fill_rows(first, min(first + piece, len(flat))), starts)
         for count, _ in enumerate(done, 1):
             progress(count / len(starts))
 

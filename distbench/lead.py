@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import traceback
 from typing import Any
 
 from omegaconf import DictConfig
@@ -37,6 +38,9 @@ def lead(world: World, arguments: list[str]) -> int:
         return leader.run()
     finally:
         leader.console.close()
+        if leader.in_cell:  # the others are inside it: no message reaches them any more
+            traceback.print_exc()
+            world.watch.end("rank 0 left a cell unfinished", "failed")
         world.broadcast_json({"cell": None})
 
 
@@ -50,16 +54,17 @@ class Leader:
         self.journal: Journal | None = None
         self.bad: list[str] = []
         self.stopped = False
+        self.in_cell = False
 
     def run(self) -> int:
         single = compose_single(self.arguments)
         if single is not None and single.run.dry_run:
             show_plan(single, self.world.size)
             return 0
-        if self.sweeping and any(word.lstrip("+") == "run.dry_run=true" for word in self.arguments):
+        if self.sweeping and any(word.lstrip("+").lower() == "run.dry_run=true" for word in self.arguments):
             return self._dry_sweep()
         run_hydra(self.task, self.arguments)
-        if self.journal is not None:
+        if self.journal is not None and self.journal.path.exists():
             self.console.finish(self.journal.path)
         if self.bad:
             write_error_file(self.bad[0])
@@ -84,17 +89,21 @@ class Leader:
         assert self.journal is not None
         journal = self.journal
         if self.stopped:
-            skipped = Cell(self.world, config, self.console.tell)
-            journal.append(skipped.record("skipped", _SKIPPED))
+            self.console.begin(config, job_label(self.arguments))
+            skipped = Cell(self.world, config, self.console.tell).record("skipped", _SKIPPED)
+            self._append(skipped)
+            self.console.show(skipped)
             return None
         self.console.begin(config, job_label(self.arguments) if self.sweeping else "")
         self.world.broadcast_json({"cell": as_dict(config)})
+        self.in_cell = True
         cell = Cell(self.world, config, self.console.tell)
         self.world.watch.on_end = lambda reason, status: journal.append(cell.record(status, reason))
         record = cell.outcome()
+        self.in_cell = False
         # If the run ends while the line is written: twice is harmless, "skipped" after it would hide it.
         self.world.watch.on_end = lambda reason, status: journal.append(record)
-        journal.append(record)
+        self._append(record)
         self.world.watch.on_end = None
         self.console.show(record)
         if record["status"] != "ok":
@@ -103,18 +112,27 @@ class Leader:
         rate: float | None = record["result"]["tflops"] if record["status"] == "ok" else None
         return rate
 
+    def _append(self, record: dict[str, Any]) -> None:
+        """Put a record on disk, or end the run: what is measured after a lost record would be lost too."""
+        assert self.journal is not None
+        try:
+            self.journal.append(record)
+        except OSError as error:
+            self.world.watch.on_end = None
+            self.world.watch.end(f"cannot write {self.journal.path}: {error.strerror}", "failed")
+
     def _keep(self, reason: str, raw: dict[str, Any]) -> None:
         """A cell that composes but is impossible: a failed record, and the sweep goes on unless it stops on failure."""
         assert self.journal is not None
         cell = Cell(self.world, Config(), self.console.tell)
         told = ("skipped", _SKIPPED) if self.stopped else ("failed", reason)
-        record = cell.record(*told) | {"config": raw, "cell": identity(raw, self.world.size)}
-        if self.stopped:
-            self.journal.append(record)
-            return
+        autos = [key for key in ("path", "device", "backend") if raw.get(key) == "auto"]
+        record = cell.record(*told) | {"config": raw, "autos": autos, "cell": identity(raw, self.world.size)}
         self.console.begin(None, job_label(self.arguments))
-        self.journal.append(record)
+        self._append(record)
         self.console.show(record)
+        if self.stopped:
+            return
         self.bad.append(reason)
         self.stopped = raw["run"]["stop_on_failure"] is True
 

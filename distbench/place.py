@@ -35,6 +35,7 @@ class Place:
 
 def find_place(world: World, config: Config) -> Place:
     """Decide the place; all ranks call it together and get the same answer, or the same ConfigError or CellFailed."""
+    world.barrier()  # no rank still holds the last cell's memory when the free bytes are read
     told = world.attempt("place", lambda: _facts(world, config))
     facts = world.gather_json(told)
     devices = {fact["kind"] for fact in facts}
@@ -70,15 +71,13 @@ def oversubscribed(place: Place) -> bool:
 def free_host_bytes() -> int:
     """Memory that processes of this host can still take: what the kernel calls available, within the cgroup's limit."""
     free = psutil.virtual_memory().available
-    for limit_file, used_file in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            with open(limit_file) as limit, open(used_file) as used:
-                free = min(free, int(limit.read()) - int(used.read()))
-        except (OSError, ValueError):
-            continue  # no such controller, or the limit reads "max"
+    for folder in cores.cgroup_folders():
+        limit, used = (cores.read(folder / name) for name in ("memory.max", "memory.current"))
+        if limit is None or used is None or not limit.isdecimal():
+            continue
+        stat = dict(line.split() for line in (cores.read(folder / "memory.stat") or "").splitlines())
+        reclaimable = int(stat.get("inactive_file", 0))  # page cache that gives way
+        free = min(free, int(limit) - int(used) + reclaimable)
     return max(0, free)
 
 

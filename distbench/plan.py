@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from distbench.config import Config, ConfigError, Fill, Path, Split, Upload
+from distbench.config import Backend, CollectName, Config, ConfigError, Device, Fill, Path, Split, Upload
 from distbench.dtypes import FACTS
 from distbench.layout import Block, shard_of, whole
 
 Elements = Callable[[Block, int], tuple[int, int]]
 """(problem, rank) → elements of C's dtype that the collect allocates: on the device, in host memory besides."""
 
-WORKING_BYTES = 64 * 2**20
-"""Per rank, besides what the plan counts: the buffers of fill and verification."""
+_BUFFER_BYTES = 256 * 2**20
+"""Per rank: the buffers of fill and verification."""
+_ROW_BYTES = 64
+"""Per row of the whole C: the verification's float64 vectors and their temporaries."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Plan:
     @property
     def c_bytes(self) -> int:
         return self.itemsize * prod(self.problem.c_shape)
+
+    @property
+    def working_bytes(self) -> int:
+        """Host memory per rank, and device memory too on a GPU, while filling and verifying."""
+        return _BUFFER_BYTES + _ROW_BYTES * self.problem.batch.size * self.problem.m.size
 
     def rank(self, rank: int) -> RankPlan:
         """One rank's part."""
@@ -130,8 +137,8 @@ def _shortage(plan: Plan, rooms: list[Room], on_cpu: bool) -> str | None:
     for rank, room in enumerate(rooms):
         part = plan.rank(rank)
         for place, need, have in (
-            (room.host, part.host_bytes + (part.device_bytes if on_cpu else 0) + WORKING_BYTES, room.host_free),
-            (room.device, 0 if on_cpu else part.device_bytes + WORKING_BYTES, room.device_free),
+            (room.host, part.host_bytes + (part.device_bytes if on_cpu else 0) + plan.working_bytes, room.host_free),
+            (room.device, 0 if on_cpu else part.device_bytes + plan.working_bytes, room.device_free),
         ):
             needs[place] = needs.get(place, 0) + need
             free[place] = min(have, free.get(place, have))
@@ -141,14 +148,19 @@ def _shortage(plan: Plan, rooms: list[Room], on_cpu: bool) -> str | None:
     return None
 
 
-def refuse_path(config: Config, hosts: int, on_gpu_over_gloo: bool) -> None:
+def refuse_path(config: Config, hosts: int, device: Device, backend: Backend) -> None:
     """What a path cannot do where the ranks are. Raises ConfigError."""
+    on_gpu = device is Device.cuda
     if config.path is Path.shared and hosts > 1:
         raise ConfigError(
             "path", config.path, f"one host's ranks only, and there are {hosts} hosts: use p2p or collective"
         )
-    if config.path is Path.p2p and on_gpu_over_gloo:
+    if config.path is Path.p2p and on_gpu and backend is Backend.gloo:
         raise ConfigError("path", config.path, "gloo sends and receives host memory only: use collective or shared")
+    if config.path is Path.pinned and not on_gpu:
+        raise ConfigError("path", config.path, "page-locked memory is for copies from a GPU: use in_place or shared")
+    if config.collect is CollectName.host and config.path is Path.in_place and on_gpu:
+        raise ConfigError("path", config.path, "C is in the GPU's memory, not the host's: use pinned or shared")
 
 
 def fill_is_exact(fill: Fill, k: int, significand_bits: int, largest: int) -> bool:

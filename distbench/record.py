@@ -64,14 +64,15 @@ def to_line(record: dict[str, Any]) -> str:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """A cell's last line each, in the order of their first; a broken last line is skipped."""
+    """A cell's last line each, in the order of their first; what is no record (a broken last line) is skipped."""
     latest: dict[str, dict[str, Any]] = {}
     for line in path.read_bytes().split(b"\n"):
         try:
             record = json.loads(line)
         except ValueError:  # of JSON or of UTF-8
             continue
-        latest[record["cell"]] = record
+        if isinstance(record, dict) and "cell" in record:
+            latest[record["cell"]] = record
     return list(latest.values())
 
 

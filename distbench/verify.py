@@ -4,7 +4,7 @@ Two checks of what each rank holds after the collect:
 
 entries   Entries at sampled rows × columns, the first and last of every shard among them, against a float64 reference
           whose operands are recomputed from (seed, index) alone.
-products  Every entry at once: with x of random ±1, C·x must equal A·(B·x) (Freivalds, 1979), both in float64. It reads
+products  Every entry at once: with random x, C·x must equal A·(B·x) (Freivalds, 1979), both in float64. It reads
           each operand once. The operands are those in memory; the entries check ties them to the seed.
 
 An entry's error is allowed to be
@@ -13,20 +13,20 @@ An entry's error is allowed to be
 
 with the unit roundoffs of the dtype and of its sums, k terms, the fill's root mean squares σ, and P the size that partial
 sums reach. √k instead of k is the probabilistic bound of Higham and Mary (SIAM J. Sci. Comput. 41, 2019); λ = 8. A row of
-C·x adds its n entries' allowances in squares, since the signs of x are independent. Comparisons are written so that NaN
+C·x adds its n entries' allowances in squares, since the entries of x are independent. Comparisons are written so that NaN
 and inf fail. Where every partial sum is a whole number that the dtype holds, the allowance is 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from distbench.collects.base import Site
-from distbench.config import CollectName, Workload
+from distbench.config import CollectName, Fill, Workload
 from distbench.data import LARGEST_INTEGER, MEAN_SQUARE, values_at
 from distbench.dtypes import FACTS, DTypeFacts
 from distbench.layout import Block
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
 _LAMBDA = 8.0
 _ROWS, _COLUMNS = 24, 24
 _SHARD_EDGES = 64  # shards whose first and last rows are sampled for certain
-_CHUNK = 1 << 24  # elements converted to float64 at a time
+_CHUNK = 1 << 23  # elements converted to float64 at a time: 64 MB
+_TERMS = 1 << 16  # terms of k that the reference adds up at a time
 
-METHOD = "sampled entries against a float64 reference; random ±1 product of all entries (Freivalds)"
+METHOD = "sampled entries against a float64 reference; random product of all entries (Freivalds)"
+_X_RMS = sqrt(7 / 12)  # of x's entries, which are uniform in size
 _SUMMED = (CollectName.reduce, CollectName.reduce_scatter, CollectName.all_reduce)
 
 
@@ -70,35 +72,41 @@ class Allowance:
     """σ_A·σ_B·√k."""
 
 
-def allowance(workload: Workload, site: Site) -> Allowance:
-    """The bound for this problem as this split and collect compute it."""
+def allowance(workload: Workload, k: int, summed_over: int) -> Allowance:
+    """The bound for entries of k terms, added up over `summed_over` ranks in the result's own dtype (1: not at all)."""
     facts: DTypeFacts = FACTS[workload.dtype]
-    k = site.problem.k.size
     scale = MEAN_SQUARE[workload.fill] * sqrt(k)
     if fill_is_exact(workload.fill, k, facts.significand_bits, LARGEST_INTEGER):
         return Allowance(0.0, 0.0, scale)
-    sums = _LAMBDA * facts.accumulate_roundoff * sqrt(k)
-    if site.collect in _SUMMED:
-        sums += _LAMBDA * facts.unit_roundoff * sqrt(site.world_size)
+    growth = _LAMBDA * sqrt(k)
+    if (
+        workload.fill is Fill.uniform
+    ):  # terms of one sign: roundings of a growing sum lean one way, seen in torch's float32
+        growth = max(growth, k / 16)
+    sums = facts.accumulate_roundoff * growth
+    if summed_over > 1:
+        sums += _LAMBDA * facts.unit_roundoff * sqrt(summed_over)
     return Allowance(facts.unit_roundoff, sums, scale)
 
 
-def signs(seed: int, n: int) -> torch.Tensor:
-    """The ±1 vector x, float64 [n]; the same on every rank."""
+def random_x(seed: int, n: int) -> torch.Tensor:
+    """The vector x, float64 [n], of either sign and between 1/2 and 1 in size; the same on every rank.
+
+    Ten bits each, so that whole-numbered products stay exact; many values, so that exchanged columns show; none small, so
+    that no column's error is scaled away.
+    """
     import torch
 
-    return torch.from_numpy(np.random.default_rng([seed, n]).integers(0, 2, n) * 2.0 - 1.0)
+    rng = np.random.default_rng([seed, n])
+    return torch.from_numpy(rng.integers(512, 1024, n) / 1024.0 * rng.choice([-1.0, 1.0], n))
 
 
 def expected_part(a: torch.Tensor, b: torch.Tensor, site: Site, x: torch.Tensor) -> torch.Tensor:
     """This rank's share of A·(B·x) from the operands in its memory, float64 [batch, m] of its shard, on the CPU."""
-    import torch
 
     own_x = x[site.shard.n.slice].to(a.device)
-    result = torch.zeros(site.shard.batch.size, site.shard.m.size, dtype=torch.float64, device=a.device)
-    for entry in range(site.shard.batch.size):
-        _matvec(a[entry], _matvec(b[entry], own_x), result[entry])
-    return result.cpu()
+    bx = _times(b, own_x.expand(b.shape[0], -1))
+    return _times(a, bx).cpu()
 
 
 def is_local(site: Site) -> bool:
@@ -116,15 +124,23 @@ def placed(part: torch.Tensor, site: Site) -> torch.Tensor:
 
 
 def check(
-    held: torch.Tensor, held_block: Block, expected: torch.Tensor, x: torch.Tensor, workload: Workload, site: Site
+    held: torch.Tensor,
+    held_block: Block,
+    expected: torch.Tensor,
+    x: torch.Tensor,
+    workload: Workload,
+    site: Site,
+    own: bool = False,
 ) -> Verdict:
     """Both checks of what this rank holds.
 
-    held: [batch, m, n] of held_block; expected: A·(B·x) for its rows, float64 [batch, m], on the CPU; x: from `signs`.
+    held: [batch, m, n] of held_block; expected: A·(B·x) for its rows, float64 [batch, m], on the CPU; x: from `random_x`.
+    own: held is this rank's product before any sum over ranks, and is held to that tighter bound.
     """
     if held.numel() == 0:
         return Verdict(True, 0.0, 0.0, 0.0, 0.0)
-    allowed = allowance(workload, site)
+    summed_over = site.world_size if site.collect in _SUMMED and not own else 1
+    allowed = allowance(workload, held_block.k.size, summed_over)
     entry_error, entry_tolerance, where = _check_entries(held, held_block, workload, site, allowed)
     product_error, product_tolerance, row = _check_products(held, held_block, expected, x[held_block.n.slice], allowed)
     return Verdict(
@@ -158,15 +174,21 @@ def combined(verdicts: list[dict[str, Any] | None]) -> dict[str, Any]:
     }
 
 
-def _matvec(matrix: torch.Tensor, vector: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """matrix [r, c] · vector [c] in float64, converting a chunk of rows at a time."""
+def _times(matrices: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """matrices [batch, r, c] · vectors [batch, c] → [batch, r] in float64, converting a part at a time."""
     import torch
 
-    rows, columns = matrix.shape
-    result = torch.empty(rows, dtype=torch.float64, device=matrix.device) if out is None else out
-    step = rows if matrix.dtype == torch.float64 else max(1, _CHUNK // max(1, columns))
-    for top in range(0, rows, max(1, step)):
-        result[top : top + step] = torch.mv(matrix[top : top + step].double(), vector)
+    batch, rows, columns = matrices.shape
+    result = torch.zeros(batch, rows, dtype=torch.float64, device=matrices.device)
+    if matrices.numel() == 0:
+        return result
+    entries = max(1, _CHUNK // (rows * columns))
+    step = rows if entries > 1 or matrices.dtype == torch.float64 else max(1, _CHUNK // columns)
+    for first in range(0, batch, entries):
+        chosen = slice(first, first + entries)
+        for top in range(0, rows, step):
+            part = matrices[chosen, top : top + step].double()
+            result[chosen, top : top + step] = torch.bmm(part, vectors[chosen, :, None])[:, :, 0]
     return result
 
 
@@ -187,23 +209,32 @@ def _edges(site: Site, block: Block, axis: str) -> list[int]:
     return [i - start for part in parts if part.size for i in (part.start, part.stop - 1) if start <= i < stop]
 
 
+def _reference(
+    workload: Workload, site: Site, block: Block, batch: int, rows: np.ndarray[Any, Any], columns: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """C at rows × columns of one batch entry in float64, from (seed, index) alone, a part of k at a time."""
+    m, k = site.problem.m.size, site.problem.k.size
+    total = np.zeros((len(rows), len(columns)))
+    for start in range(block.k.start, block.k.stop, _TERMS):
+        terms = np.arange(start, min(start + _TERMS, block.k.stop), dtype=np.int64)
+        how = (workload.dtype, workload.fill)
+        a = values_at(workload.seed, "a", batch * m + block.m.start + rows, terms, *how)
+        total += a @ values_at(workload.seed, "b", batch * k + terms, block.n.start + columns, *how)
+    return total
+
+
 def _check_entries(
     held: torch.Tensor, block: Block, workload: Workload, site: Site, allowed: Allowance
 ) -> tuple[float, float, str]:
     import torch
 
     rng = np.random.default_rng([workload.seed, site.rank, 1])
-    m, k = site.problem.m.size, site.problem.k.size
-    terms = np.arange(block.k.start, block.k.stop, dtype=np.int64)
-    worst, tolerance, where = 0.0, 0.0, ""
+    worst, where = 0.0, ""
     for entry in _picked(block.batch.size, 4, rng, _edges(site, block, "batch")):
         rows = _picked(block.m.size, _ROWS, rng, _edges(site, block, "m"))
         columns = _picked(block.n.size, _COLUMNS, rng, _edges(site, block, "n"))
         batch = block.batch.start + int(entry)
-        arguments = (workload.dtype, workload.fill)
-        a = values_at(workload.seed, "a", batch * m + block.m.start + rows, terms, *arguments)
-        b = values_at(workload.seed, "b", batch * k + terms, block.n.start + columns, *arguments)
-        reference = a @ b
+        reference = _reference(workload, site, block, batch, rows, columns)
         picked = held[int(entry)][torch.from_numpy(rows).to(held.device)][:, torch.from_numpy(columns).to(held.device)]
         found = picked.double().cpu().numpy()
         partial = np.maximum(np.abs(reference), allowed.scale)
@@ -211,14 +242,13 @@ def _check_entries(
         with np.errstate(invalid="ignore", divide="ignore"):
             error = np.abs(found - reference)
             relative = np.where(error == 0, 0.0, error / np.where(partial > 0, partial, 1.0))
-        worst = max(worst, float(np.nan_to_num(relative, nan=np.inf).max()))
-        tolerance = max(tolerance, allowed.out + allowed.sums)
+        worst = max(worst, float(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max()))
         bad = np.argwhere(~(error <= limit))
         if len(bad) and not where:
             i, j = bad[0]
             place = f"C[{batch}, {block.m.start + rows[i]}, {block.n.start + columns[j]}]"
             where = f"{place} is {found[i, j]:.6g} and should be {reference[i, j]:.6g}"
-    return worst, tolerance, where
+    return worst, allowed.out + allowed.sums, where
 
 
 def _check_products(
@@ -230,22 +260,23 @@ def _check_products(
     n, k = block.n.size, block.k.size
     # The float64 reference rounds too: its share, and the sums over n that only this check makes.
     reference_share = _LAMBDA * 2.0**-53 * sqrt(n + k) if allowed.sums else 0.0
-    worst, tolerance, where = 0.0, 0.0, ""
-    step = max(1, _CHUNK // max(1, n))
-    for entry in range(block.batch.size):
+    worst, where = 0.0, ""
+    entries = max(1, _CHUNK // (block.m.size * n))
+    step = block.m.size if entries > 1 else max(1, _CHUNK // n)
+    for first in range(0, block.batch.size, entries):
         for top in range(0, block.m.size, step):
-            rows = held[entry, top : top + step].double()
-            error = (torch.mv(rows, x) - expected[entry, top : top + step].to(held.device)).abs()
-            norms = torch.linalg.vector_norm(rows, dim=1)
+            part = (slice(first, first + entries), slice(top, top + step))
+            rows = held[part].double()
+            error = (rows @ x - expected[part].to(held.device)).abs() / _X_RMS
+            norms = torch.linalg.vector_norm(rows, dim=-1)
             partial = norms.clamp(min=sqrt(n) * allowed.scale)
             limit = _LAMBDA * allowed.out * norms + (allowed.sums + reference_share) * partial
             relative = torch.where(
                 error == 0, error, error / torch.where(partial > 0, partial, torch.ones_like(partial))
             )
-            worst = max(worst, float(torch.nan_to_num(relative, nan=float("inf")).max()))
-            tolerance = max(tolerance, _LAMBDA * allowed.out + allowed.sums + reference_share)
+            worst = max(worst, float(torch.nan_to_num(relative, nan=inf, posinf=inf).max()))
             bad = torch.nonzero(~((error <= limit) & limit.isfinite()))  # an inf in C makes its own limit infinite
             if len(bad) and not where:
-                row = block.m.start + top + int(bad[0])
-                where = f"row {row} of batch entry {block.batch.start + entry} fails the product check"
-    return worst, tolerance, where
+                entry, row = block.batch.start + first + int(bad[0][0]), block.m.start + top + int(bad[0][1])
+                where = f"row {row} of batch entry {entry} fails the product check"
+    return worst, _LAMBDA * allowed.out + allowed.sums + reference_share, where

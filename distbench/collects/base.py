@@ -24,6 +24,7 @@ class Site:
     collect: CollectName
     world_size: int
     rank: int
+    on_gpu: bool = False
 
     @cached_property
     def shard(self) -> Block:

@@ -17,7 +17,8 @@ class _Assembled(Collect):
     """What both share: a padded shard, parts per rank, and their unpacking."""
 
     def __init__(self, site: Site, means: Means) -> None:
-        self.site, self.means = site, means
+        self.means = means
+        self.unpacked: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.padded = means.empty(site.largest_shard)
         self.shard = self.padded[: site.shard.c_numel].view(site.shard.c_shape)
         self.held = None
@@ -25,19 +26,18 @@ class _Assembled(Collect):
         if site.held is None:
             return
         self.held = means.empty(*site.held.c_shape)
-        self.direct = site.is_even and site.is_contiguous
-        if self.direct:
+        if site.is_even and site.is_contiguous:
             self.parts = self.held.view(site.world_size, site.largest_shard)
-        else:
-            self.parts = means.empty(site.world_size, site.largest_shard)
+            return
+        self.parts = means.empty(site.world_size, site.largest_shard)
+        for rank in range(site.world_size):
+            block = site.shard_at(rank)
+            source = self.parts[rank, : block.c_numel].view(block.c_shape)
+            self.unpacked.append((self.held[block.c_index], source))
 
     def unpack(self) -> None:
-        if self.held is None or self.direct:
-            return
-        assert self.parts is not None
-        for rank in range(self.site.world_size):
-            block = self.site.shard_at(rank)
-            self.held[block.c_index].copy_(self.parts[rank, : block.c_numel].view(block.c_shape))
+        for target, source in self.unpacked:
+            target.copy_(source)
 
     def poison(self) -> None:
         super().poison()
@@ -50,7 +50,8 @@ class _Assembled(Collect):
         if site.held is None:
             return site.largest_shard, 0
         parts = 0 if site.is_even and site.is_contiguous else site.world_size * site.largest_shard
-        return site.largest_shard + parts + site.held.c_numel, 0
+        # gloo receives into a buffer of its own, as large as all parts, and copies from there.
+        return site.largest_shard + parts + site.held.c_numel, site.world_size * site.largest_shard
 
 
 class Gather(_Assembled):

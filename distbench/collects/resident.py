@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from distbench.collects.base import Collect, Means, Site
+from distbench.pagelock import PageLock
 
 
 class InPlace(Collect):
@@ -31,8 +32,12 @@ class Pinned(Collect):
 
     def __init__(self, site: Site, means: Means) -> None:
         self.shard = means.empty(*site.shard.c_shape)
-        self.held = torch.empty(site.shard.c_shape, dtype=means.dtype, pin_memory=True)
+        self.held = torch.empty(site.shard.c_shape, dtype=means.dtype)
+        self.lock = PageLock(self.held)
 
     def run(self) -> None:
         assert self.held is not None
         self.held.copy_(self.shard, non_blocking=True)  # the window's closing synchronize waits for it
+
+    def close(self) -> None:
+        self.lock.release()

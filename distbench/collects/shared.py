@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
+from distbench.pagelock import PageLock
 
 
 class Shared(Collect):
@@ -24,7 +25,7 @@ class Shared(Collect):
     @staticmethod
     def elements(site: Site) -> tuple[int, int]:
         # Every rank's part of the mapping counts once: where it writes.
-        return site.shard.c_numel, 0
+        return site.shard.c_numel, site.shard.c_numel if site.on_gpu else 0
 
     def __init__(self, site: Site, means: Means) -> None:
         self.site, self.means = site, means
@@ -32,6 +33,7 @@ class Shared(Collect):
         self.numel = prod(site.problem.c_shape)
         self.nbytes = self.numel * torch.empty(0, dtype=means.dtype).element_size()
         self.on_gpu = means.device.type == "cuda"
+        self.lock: PageLock | None = None
         if site.rank == 0:
             self.fd = os.memfd_create("distbench-c", os.MFD_CLOEXEC)
             os.ftruncate(self.fd, self.nbytes)
@@ -53,8 +55,7 @@ class Shared(Collect):
         own = c[self.site.shard.c_index]
         self.host_part = own
         if self.on_gpu:
-            _register(c)
-            self.registered = c
+            self.lock = PageLock(c)
             self.shard = self.means.empty(*self.site.shard.c_shape)
         else:
             self.shard = own  # the product writes its part of C itself
@@ -71,18 +72,8 @@ class Shared(Collect):
         self.host_part.fill_(float("nan"))
 
     def close(self) -> None:
-        if self.on_gpu and hasattr(self, "registered"):
-            torch.cuda.synchronize(self.means.device)
-            torch.cuda.cudart().cudaHostUnregister(self.registered.data_ptr())
+        if self.lock is not None:
+            self.lock.release()
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
-
-
-def _register(host: torch.Tensor) -> None:
-    """Lock the mapping's pages for this process's GPU, so that copies run at the link's rate."""
-    code = torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.numel() * host.element_size(), 0)
-    if int(code) != 0:
-        raise RuntimeError(
-            f"path=shared: cudaHostRegister of {host.numel() * host.element_size()} bytes failed ({code})"
-        )

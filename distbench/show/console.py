@@ -5,9 +5,11 @@ Rank 0 alone prints, and never between timed samples: nothing here runs a thread
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ class Console:
             force_terminal=self.live, width=max(width, 60), highlight=False, soft_wrap=not self.live
         )
         self.headed = False
+        self.silent = False
         self.label = ""
         self.cells = 0
         self.best: tuple[float, str] | None = None
@@ -48,7 +51,22 @@ class Console:
         self.cells += 1
 
     def tell(self, event: str, detail: Any) -> None:
-        """A cell goes on: ("stage", name), ("progress", share of the stage), ("placed", Place)."""
+        """A cell goes on: ("stage", name), ("progress", share of the stage), ("placed", Place).
+
+        Never raises: the ranks are in step, and a closed pipe or a full disk under stdout must not break that.
+        """
+        self._safely(lambda: self._tell(event, detail))
+
+    def _safely(self, draw: Callable[[], None]) -> None:
+        if self.silent:
+            return
+        try:
+            draw()
+        except (OSError, ValueError, SystemExit):  # SystemExit is rich's answer to a closed pipe
+            self.silent = True  # stdout is gone; the records go on
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (for the interpreter's own flush at exit)
+
+    def _tell(self, event: str, detail: Any) -> None:
         if event == "stage":
             self._end_stage()
             self.stage, self.stage_began = detail, time.monotonic()
@@ -62,6 +80,9 @@ class Console:
 
     def show(self, record: dict[str, Any]) -> None:
         """A cell's record, once it is on disk."""
+        self._safely(lambda: self._show(record))
+
+    def _show(self, record: dict[str, Any]) -> None:
         self._end_stage()
         self.stage = ""
         if self.sweeping:
@@ -72,6 +93,9 @@ class Console:
 
     def finish(self, results: Path) -> None:
         """The launch is over."""
+        self._safely(lambda: self._finish(results))
+
+    def _finish(self, results: Path) -> None:
         if self.best is not None:
             self.out.print(f"best: {rate(self.best[0])}, {self.best[1]}", markup=False)
         shown = results.relative_to(Path.cwd()) if results.is_relative_to(Path.cwd()) else results
@@ -79,7 +103,8 @@ class Console:
 
     def close(self) -> None:
         """Leave the terminal clean."""
-        self._clear()
+        self._safely(self._clear)
+        self._safely(sys.stdout.flush)
 
     # --- drawing -----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distbench.cell import plan_of
 from distbench.config import Config, Device, EngineName
 from distbench.place import free_host_bytes
-from distbench.plan import WORKING_BYTES, Plan, RankPlan, Room, does_not_fit
+from distbench.plan import Plan, RankPlan, Room, does_not_fit
 from distbench.show.units import size, work
 
 _SHOWN = 4
@@ -26,7 +26,7 @@ def show_plan(config: Config, launched: int) -> None:
     shown = range(world) if world <= 2 * _SHOWN else [*range(_SHOWN), None, *range(world - _SHOWN, world)]
     for rank in shown:
         print("   …" if rank is None else _row(plan.rank(rank)))
-    print(f"  besides: {WORKING_BYTES} bytes a rank while filling and verifying")
+    print(f"  besides: {plan.working_bytes} bytes a rank while filling and verifying")
     print(_fit(plan, device, free, world, launched))
 
 
@@ -63,6 +63,7 @@ def _fit(plan: Plan, device: Device, free: int, world: int, launched: int) -> st
         return f"  does not fit on a host like this one: {shortage}"
     largest = plan.rank(0)
     per_host = max(
-        1, host_free // (WORKING_BYTES + largest.host_bytes + (largest.device_bytes if device is Device.cpu else 0))
+        1,
+        host_free // (plan.working_bytes + largest.host_bytes + (largest.device_bytes if device is Device.cpu else 0)),
     )
     return f"  fits: a host like this one has memory for {min(per_host, world)} of these ranks"

@@ -45,9 +45,10 @@ def _headline(record: dict[str, Any]) -> str:
 def _bound(record: dict[str, Any]) -> str:
     """What takes the most of the span, in words."""
     result = record["result"]
-    shares = {name: value / result["time_s"] for name, value in result["phases_s"].items()}
-    name = max(shares, key=lambda key: shares[key])
-    return f"bound by the {_PHASE_NAMES.get(name, name)} ({min(1.0, shares[name]):.0%})"
+    times = {_PHASE_NAMES.get(name, name): value for name, value in result["phases_s"].items()}
+    times["uneven start"] = result["start_skew_s"]
+    name = max(times, key=lambda key: times[key])
+    return f"bound by the {name} ({min(1.0, times[name] / result['time_s']):.0%})"
 
 
 def _table(record: dict[str, Any]) -> list[str]:

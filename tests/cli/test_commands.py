@@ -6,13 +6,14 @@ Each `run_ok` also holds that stderr is empty, that piped output has no control 
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ALONE, Launcher, mpirun, run, run_ok, start, torchrun
+from helpers import ALONE, MODULE, Launcher, mpirun, read_records, run, run_ok, start, torchrun
 
 pytestmark = pytest.mark.usefixtures("in_tmp")
 QUICK = ["measure=quick", "measure.warmup=1"]
@@ -126,6 +127,18 @@ def test_an_adaptive_sweeper_forms_one_folder(in_tmp: Path) -> None:
     (folder,) = result.folders
     assert folder.is_relative_to(in_tmp / "multirun")
     assert (folder / "optimization_results.yaml").is_file()
+
+
+def test_a_reader_that_leaves_does_not_end_the_sweep(in_tmp: Path) -> None:
+    command = [*ALONE.commands(MODULE)[0], "-m", *SQUARE, "workload.n=32,33"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=in_tmp, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("distbench ")
+        process.stdout.close()  # as head -1 does
+        told = process.stderr.read()
+    assert (process.returncode, told) == (0, "")
+    assert [record["status"] for record in read_records(in_tmp)[0]] == ["ok", "ok"]
 
 
 @pytest.mark.parametrize("word", ["--version", "--help"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from helpers import control_codes, mpirun, refusal, run, torchrun
+from helpers import Launcher, control_codes, mpirun, refusal, require, run, start, torchrun
 
 pytestmark = pytest.mark.usefixtures("in_tmp")
 SQUARE = ["workload=square", "measure=quick", "measure.warmup=1"]
@@ -145,3 +146,19 @@ def test_a_folder_that_cannot_be_made_is_one_line(in_tmp: Path, words: list[str]
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert parent in refusal(result)
+
+
+def test_a_disk_that_is_full_in_mid_sweep_ends_it_in_one_line_and_keeps_what_it_has(in_tmp: Path) -> None:
+    require("bash")
+    small = Launcher("alone", prefix=("bash", "-c", 'ulimit -f 8; exec "$0" "$@"'))  # 8 kB a file: a record or two
+    running = start(["-m", *SQUARE, "workload.n=" + ",".join(map(str, range(32, 40)))], small)
+    assert running.await_gone(60) < 60
+    (path,) = in_tmp.glob("multirun/*/*/results.jsonl")
+    *whole, broken = path.read_text().split("\n")
+    assert broken != ""
+    assert {json.loads(line)["status"] for line in whole} == {"ok"}
+    assert len(whole) >= 1
+    (line,) = running.stderr().splitlines()
+    assert line.startswith("distbench: cannot write ")
+    assert "results.jsonl" in line
+    assert running.processes[0].wait() not in (0, None)

@@ -75,7 +75,7 @@ def test_the_command_goes_on_after_a_failed_and_a_wrong_cell_and_exits_1(in_tmp:
     worker = str(HERE / "worker_main.py")
     code, stdout, stderr, records = run(["-m", *small, "workload.seed=0,107,2,119,4"], torchrun(2), program=[worker])
     assert code == 1
-    assert [record["status"] for record in records] == ["ok", "failed", "ok", "wrong", "ok"]
+    assert [record["status"] for record in records] == ["ok", "failed", "ok", "wrong", "ok"], stderr
     failed, wrong = records[1], records[3]
     assert f"rank 1 (host {os.uname().nodename}, pid " in failed["reason"]
     assert MESSAGE in failed["reason"]

@@ -103,7 +103,7 @@ def test_the_stages_are_told_in_order(world: World) -> None:
     events: list[tuple[str, Any]] = []
     run(world, config(), events)
     stages = [detail for event, detail in events if event == "stage"]
-    assert stages == ["plan", "fill", "first run", "verify", "warm up", "measure"]
+    assert stages == ["plan", "fill", "first run", "verify", "warm up", "measure", "verify"]
     assert [event for event, _ in events].count("placed") == 1
 
 

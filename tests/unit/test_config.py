@@ -20,6 +20,7 @@ from distbench.config import (
     Device,
     DType,
     EngineName,
+    Fill,
     Path,
     Split,
     as_dict,
@@ -183,11 +184,19 @@ def test_the_ends_of_a_range_are_legal(key: str, value: float) -> None:
     check(put(Config(), key, value))
 
 
-def test_fewer_max_samples_than_min_samples_is_refused_with_both_numbers() -> None:
-    message = refusal("measure.max_samples", 9)
-    assert "measure.max_samples=9" in message
-    assert "measure.min_samples" in message
-    assert "10" in message
+def test_fewer_max_samples_than_min_samples_is_allowed_and_means_the_fewer() -> None:
+    config = Config()
+    config.measure.max_samples = 5
+    check(config)
+
+
+def test_uniform_sums_that_overflow_float16_are_refused() -> None:
+    config = Config()
+    config.workload.dtype, config.workload.fill, config.workload.k = DType.float16, Fill.uniform, 300_000
+    with pytest.raises(ConfigError, match=r"^workload.k=300000: .*overflow float16"):
+        check(config)
+    config.workload.k = 200_000
+    check(config)
 
 
 def test_a_world_is_only_planned_never_started_by_run_world() -> None:

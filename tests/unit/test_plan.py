@@ -8,11 +8,34 @@ import time
 
 import pytest
 
+from distbench import plan as plan_module
 from distbench.cell import plan_of
-from distbench.config import CollectName, Config, ConfigError, Device, DType, Fill, Path, Split, Upload, Workload, check
-from distbench.plan import WORKING_BYTES, Plan, Room, does_not_fit, fill_is_exact, largest_that_fits
+from distbench.config import (
+    Backend,
+    CollectName,
+    Config,
+    ConfigError,
+    Device,
+    DType,
+    Fill,
+    Path,
+    Split,
+    Upload,
+    Workload,
+    check,
+)
+from distbench.plan import Plan, Room, does_not_fit, fill_is_exact, largest_that_fits
 
 MEGABYTE = 10**6
+
+WORKING_BYTES = plan_module._BUFFER_BYTES
+
+
+@pytest.fixture(autouse=True)
+def _no_bytes_per_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of what fits count A, B and C to the byte; what verification needs per row has its own test."""
+    if "row" not in request.node.name:
+        monkeypatch.setattr(plan_module, "_ROW_BYTES", 0)
 
 
 def plan(
@@ -144,6 +167,17 @@ def test_the_largest_size_named_fits_and_no_larger_one_does(split: Split, collec
     assert refused >= 12
 
 
+def test_the_largest_size_is_found_though_smaller_uneven_ones_do_not_fit() -> None:
+    """Even shards are gathered straight into C, uneven ones through a padded copy: 80 rows need less than 75."""
+    p = plan(collect=CollectName.gather, world=2, m=100, n=1000, k=1, dtype=DType.float64)
+    need = p.sized("m", 80).rank(0)
+    rooms = hosts(2, need.device_bytes + need.host_bytes)
+    assert does_not_fit(p.sized("m", 75), rooms, on_cpu=True) is not None
+    message = does_not_fit(p, rooms, on_cpu=True)
+    assert message is not None
+    assert message.endswith("; the largest m that fits is 80")
+
+
 def test_the_largest_of_millions_of_rows_is_exact_too() -> None:
     p = plan(m=3_000_000, n=256, k=512, dtype=DType.float64, world=3)
     rooms = hosts(3, 2_000 * MEGABYTE)
@@ -161,7 +195,7 @@ def test_the_message_tells_what_is_needed_and_what_is_free() -> None:
     p = plan(m=10**5, n=10**4, k=10**4, dtype=DType.float64)
     message = does_not_fit(p, [Room("node7", 2 * 10**9, "cpu of node7", 0)], on_cpu=True)
     assert message is not None
-    assert re.match(r"needs 16\.\d\d GB on node7, where 2\.00 GB are free; the largest m that fits is \d+$", message)
+    assert re.match(r"needs 17\.\d\d GB on node7, where 2\.00 GB are free; the largest m that fits is \d+$", message)
 
 
 def test_no_size_fits_where_b_alone_is_too_large() -> None:
@@ -189,10 +223,31 @@ def test_only_sums_that_the_dtype_holds_exactly_count_as_exact(fill: Fill, k: in
     assert fill_is_exact(fill, k, bits, 3) is exact
 
 
-def test_a_shared_mapping_over_several_hosts_is_refused() -> None:
-    from distbench.plan import refuse_path
+@pytest.mark.parametrize(
+    ("collect", "path", "hosts", "device", "backend", "message"),
+    [
+        (CollectName.gather, Path.shared, 2, Device.cpu, Backend.gloo, "2 hosts"),
+        (CollectName.gather, Path.p2p, 1, Device.cuda, Backend.gloo, "gloo sends and receives host memory only"),
+        (CollectName.host, Path.pinned, 1, Device.cpu, Backend.gloo, "use in_place or shared"),
+        (CollectName.host, Path.in_place, 1, Device.cuda, Backend.nccl, "use pinned or shared"),
+    ],
+)
+def test_a_path_that_cannot_work_where_the_ranks_are_is_refused(
+    collect: CollectName, path: Path, hosts: int, device: Device, backend: Backend, message: str
+) -> None:
+    config = Config(split=Split.m, collect=collect, path=path)
+    with pytest.raises(ConfigError, match=f"^path={path}: .*{message}"):
+        plan_module.refuse_path(config, hosts, device, backend)
 
-    config = Config(split=Split.m, collect=CollectName.gather, path=Path.shared)
-    refuse_path(config, 1, False)
-    with pytest.raises(ConfigError, match=r"^path=shared: .*2 hosts"):
-        refuse_path(config, 2, False)
+
+@pytest.mark.parametrize("device", [Device.cpu, Device.cuda])
+def test_a_path_that_works_where_the_ranks_are_is_not_refused(device: Device) -> None:
+    plan_module.refuse_path(
+        Config(split=Split.m, collect=CollectName.gather, path=Path.shared), 1, device, Backend.gloo
+    )
+    plan_module.refuse_path(Config(split=Split.m, collect=CollectName.gather, path=Path.p2p), 2, device, Backend.nccl)
+
+
+def test_a_narrow_product_of_many_rows_counts_what_verifying_them_takes() -> None:
+    p = plan(m=2 * 10**7, n=1, k=1)
+    assert p.working_bytes >= 2 * 10**7 * 8 * 4

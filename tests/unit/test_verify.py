@@ -93,7 +93,7 @@ def product(case: Case) -> Product:
     dtype, w = getattr(torch, str(case.dtype)), case.workload
     engine = ENGINES[case.engine]
     engine.settings()
-    x = verify.signs(case.seed, case.n)
+    x = verify.random_x(case.seed, case.n)
     shards, parts = [], []
     for rank in range(case.world):
         site = case.site(rank)
@@ -266,6 +266,17 @@ def test_one_entry_that_is_no_number_or_absurd_is_caught_wherever_it_is(dtype: D
         assert_caught(case, spoil)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_an_entry_that_is_no_number_is_told_by_its_place_and_as_an_infinite_error(value: float) -> None:
+    def spoil(held: torch.Tensor) -> None:
+        held[0, 3, 5] = value
+
+    verdict = assert_caught(Case(DType.float32, 8, collect=CollectName.none, m=36, n=12), spoil)
+    assert f"C[0, 3, 5] is {value} and should be " in verdict.detail
+    assert "row 3 of batch entry 0" in verdict.detail
+    assert (verdict.max_error, verdict.product_error) == (float("inf"), float("inf"))
+
+
 def test_an_absurd_entry_cannot_raise_its_own_limit() -> None:
     """The limit grows with what is found: entries so large that its squares overflow must not pass."""
 
@@ -415,9 +426,22 @@ def test_an_error_that_was_not_finite_is_told_as_unknown_and_not_as_small() -> N
     assert verify.combined([infinite, asdict(verify.Verdict(True, 0.0, 1.0, 0.0, 1.0))])["max_error"] is None
 
 
-def test_the_signs_are_plus_and_minus_one_and_the_same_on_every_rank() -> None:
-    x = verify.signs(3, 1000)
-    assert set(x.tolist()) == {-1.0, 1.0}
-    assert abs(x.mean()) < 0.2
-    assert torch.equal(x, verify.signs(3, 1000))
-    assert not torch.equal(x, verify.signs(4, 1000))
+def test_the_random_vector_hides_no_column_and_no_exchange_and_is_the_same_on_every_rank() -> None:
+    x = verify.random_x(3, 1000)
+    assert (x.abs() >= 0.5).all()
+    assert (x.abs() < 1).all()
+    assert len(set(x.tolist())) > 500
+    assert abs(float(x.square().mean().sqrt()) - verify._X_RMS) < 0.02
+    assert abs(x.mean()) < 0.1
+    assert torch.equal(x, verify.random_x(3, 1000))
+    assert not torch.equal(x, verify.random_x(4, 1000))
+
+
+@pytest.mark.parametrize("dtype", DType, ids=str)
+def test_a_ranks_own_product_off_by_1_percent_is_caught_before_it_hides_in_the_sum(dtype: DType) -> None:
+    case = Case(dtype, LARGE_K, split=Split.k, collect=CollectName.all_reduce)
+    made = product(case)
+    for rank in range(WORLD):
+        site, shard, part = case.site(rank), made.shards[rank], made.parts[rank]
+        assert verify.check(shard, site.shard, part, made.x, case.workload, site, own=True).ok
+        assert not verify.check(shard * 1.01, site.shard, part, made.x, case.workload, site, own=True).ok
