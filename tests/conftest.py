@@ -29,6 +29,7 @@ def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test that leaves a process, an environment variable or a process group behind."""
     mark = uuid.uuid4().hex
     before = dict(os.environ)
+    had_group = _has_group()  # a session's own world, where a fixture keeps one
     os.environ[helpers.MARK] = mark
     yield
     os.environ.pop(helpers.MARK, None)
@@ -40,12 +41,17 @@ def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
         if name not in before:
             os.environ.pop(name, None)
         leaks.append(f"environment variable {name}")
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
+    if _has_group() and not had_group:
+        sys.modules["torch.distributed"].destroy_process_group()
         leaks.append("a torch.distributed process group")
     if leaks:
         pytest.fail("left behind: " + "; ".join(leaks))
+
+
+def _has_group() -> bool:
+    """torch.distributed is initialised in this process; looks without importing torch."""
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and dist.is_initialized()
 
 
 def _left_processes(mark: str) -> list[str]:

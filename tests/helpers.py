@@ -152,6 +152,10 @@ class Result:
         return [record["status"] for record in self.records]
 
 
+_SET = {"PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
+"""In every run: output as it comes, and the CPU, on a machine with GPUs too."""
+
+
 class Running:
     """A run that has been started; `wait` ends it."""
 
@@ -206,7 +210,7 @@ class Running:
     def await_gone(self, timeout_s: float) -> float:
         """Seconds until no process of the run is alive."""
         began = time.monotonic()
-        while alive := marked(self.mark):
+        while (alive := marked(self.mark)) or any(process.poll() is None for process in self.processes):
             if time.monotonic() - began > timeout_s:
                 told = "\n".join(describe(pid) for pid in alive)
                 pytest.fail(f"alive after {timeout_s:g} s:\n{told}\n--- stderr\n{self.stderr()}")
@@ -264,7 +268,7 @@ def start(
                     stderr=err,
                     cwd=cwd,
                     start_new_session=True,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", MARK: mark, **variables, **(env or {})},
+                    env={**os.environ, **_SET, MARK: mark, **variables, **(env or {})},
                 )
             )
     return Running(processes, mark, cwd, output)

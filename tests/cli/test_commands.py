@@ -141,8 +141,11 @@ def test_a_reader_that_leaves_does_not_end_the_sweep(in_tmp: Path) -> None:
     assert [record["status"] for record in read_records(in_tmp)[0]] == ["ok", "ok"]
 
 
-@pytest.mark.parametrize("word", ["--version", "--help"])
-@pytest.mark.parametrize("launcher", [ALONE, torchrun(2)], ids=lambda launcher: launcher.name)
+@pytest.mark.parametrize(
+    ("launcher", "word"),
+    [(ALONE, "--version"), (ALONE, "--help"), (torchrun(2), "--help")],
+    ids=["one", "two", "ranks"],
+)
 def test_a_question_about_the_command_is_answered_once(launcher: Launcher, word: str) -> None:
     told = run_ok([word], launcher).stdout
     assert told.count("distbench 0." if word == "--version" else "Exit status") == 1

@@ -10,7 +10,6 @@ from helpers import Launcher, control_codes, mpirun, refusal, require, run, star
 
 pytestmark = pytest.mark.usefixtures("in_tmp")
 SQUARE = ["workload=square", "measure=quick", "measure.warmup=1"]
-NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_impossible_cells_of_a_sweep_fail_alone_wherever_they_stand() -> None:
 
 
 def test_cells_that_only_the_machine_refuses_fail_alone_under_torchrun() -> None:
-    result = run(["-m", *SQUARE, "workload.n=32", "device=cuda,cpu,cuda"], torchrun(2), env=NO_GPU)
+    result = run(["-m", *SQUARE, "workload.n=32", "device=cuda,cpu,cuda"], torchrun(2))
     assert result.returncode == 1
     assert result.statuses == ["failed", "ok", "failed"]
     assert "no CUDA device on rank 0, 1" in result.records[0]["reason"]
@@ -125,7 +124,7 @@ def test_what_cannot_be_composed_refuses_the_sweep_before_its_first_cell(words: 
 
 
 def test_the_gpu_experiment_without_a_gpu_says_so_in_one_line() -> None:
-    result = run(["+experiment=gpu"], env=NO_GPU)
+    result = run(["+experiment=gpu"])
     (record,) = result.records
     assert (result.returncode, record["status"]) == (1, "failed")
     assert record["reason"].startswith("device=cuda: no CUDA device on rank 0")
