@@ -12,7 +12,7 @@ sweep   20 cells of square n=64 (measure=quick), against the same sweep of an em
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -97,7 +97,7 @@ def _told(command: list[str]) -> str:
         environment = quiet_environment() | {"BENCH_TOLD": str(told), "BENCH_START_NS": str(time.monotonic_ns())}
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         if done.returncode or not told.exists():
-            sys.exit(f"{os.path.basename(command[0])} … failed:\n{done.stdout}\n{done.stderr}")
+            sys.exit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
         return told.read_text()
 
 
