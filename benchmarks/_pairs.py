@@ -50,8 +50,8 @@ def tell(name: str, paired: Sequence[float], low: float | None = None, high: flo
     middle, interval = median(paired), median_interval(paired)
     met = (low is None or middle >= low) and (high is None or middle <= high)
     goal = " and ".join(f"{sign} {bound:g}" for sign, bound in (("≥", low), ("≤", high)) if bound is not None)
-    told = f"{name:<54} {middle:7.4f}  "
-    told += "[needs 6 pairs  ]" if interval is None else f"[{interval[0]:.4f}, {interval[1]:.4f}]"
+    told = f"{name:<54} median {middle:.4f}  95 % "
+    told += "(needs 6 pairs)" if interval is None else f"{interval[0]:.4f} … {interval[1]:.4f}"
     told += f"  {len(paired)} pairs  "
     if goal:
         told += f"goal {goal}: {'PASS' if met else 'MISS'}"
@@ -70,7 +70,7 @@ def show_machine() -> None:
     import torch
 
     cores = len(os.sched_getaffinity(0))
-    print(f"torch {torch.__version__}, {cores} cores, load {os.getloadavg()[0]:.2f}; ratio: median, 95 % interval")
+    print(f"torch {torch.__version__}, {cores} cores, load {os.getloadavg()[0]:.2f}")
 
 
 def torchrun(ranks: int, *arguments: str) -> list[str]:
