@@ -36,8 +36,11 @@ def main(arguments: list[str] | None = None) -> int:
         return refuse(str(error))
     if answer := _answer(arguments):
         return _say(answer) if launch.rank == 0 else 0
-    if launch.world_size == 1 and (status := _refused_early(arguments)) is not None:
-        return status
+    try:
+        if launch.world_size == 1 and (status := _refused_early(arguments)) is not None:
+            return status
+    except KeyboardInterrupt:
+        return refuse("interrupted before anything was started") and 1
     return _run(launch, Watch(launch, *timeouts), arguments)
 
 

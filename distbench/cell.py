@@ -14,13 +14,14 @@ import torch
 from distbench import clock, cores, record, verify
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
-from distbench.config import Config, Device, Path, Split, Start, Upload, as_dict, cell_id, check, from_dict
+from distbench.config import Config, Device, Path, Split, Start, Upload, as_dict, cell_id, from_dict
 from distbench.data import fill_block
 from distbench.engines import ENGINES
 from distbench.layout import Block
 from distbench.measure import Samples, Timed, barrier_cost_s, measure
 from distbench.place import Place, find_place, oversubscribed
 from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
+from distbench.rules import check
 from distbench.summary import samples_of, summary
 from distbench.timed import timed_path
 from distbench.world import CellFailed, World

@@ -21,8 +21,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from distbench.config import Config, ConfigError, check, from_dict
-from distbench.explain import explain
+from distbench.config import Config, ConfigError, from_dict, keys_of
+from distbench.explain import explain, unknown_key
+from distbench.rules import check
 
 Task = Callable[[DictConfig], Any]
 
@@ -63,6 +64,16 @@ def compose_single(arguments: list[str]) -> Config | None:
 
 def is_multirun(arguments: list[str]) -> bool:
     return bool(_parse(arguments).multirun)
+
+
+def refuse_new_keys(arguments: list[str]) -> None:
+    """`+key=value` lets in a key that nothing reads: said before the first cell of a sweep. Raises Refused."""
+    for word in _parse(arguments).overrides:
+        key = word.partition("=")[0].lstrip("+").partition("@")[0]
+        group, _, name = key.rpartition(".")
+        known = key.startswith("hydra") or "/" in key or (conf_dir() / key).is_dir() or name in keys_of(group)
+        if word.startswith("+") and not known:
+            raise Refused(unknown_key(key))
 
 
 def run_hydra(task: Task, arguments: list[str]) -> None:

@@ -1,7 +1,7 @@
-"""What a cell is made of: typed configuration and the checks that need no machine.
+"""What a cell is made of: typed configuration.
 
-Hydra fills these dataclasses (they are its schema), `check` refuses what is out of range or impossible,
-and below that door only these plain objects travel.
+Hydra fills these dataclasses (they are its schema), `rules.check` refuses what is out of range or impossible, and below
+that door only these plain objects travel.
 """
 
 from __future__ import annotations
@@ -175,54 +175,6 @@ class Config:
     """CPU threads per rank; null: the cores of the rank's mask ÷ the local ranks that share them."""
 
 
-ROW_COLLECTS = (CollectName.none, CollectName.host, CollectName.gather, CollectName.all_gather)
-LEGAL_COLLECTS: dict[Split, tuple[CollectName, ...]] = {
-    Split.none: (CollectName.none, CollectName.host),
-    Split.batch: ROW_COLLECTS,
-    Split.m: ROW_COLLECTS,
-    Split.n: ROW_COLLECTS,
-    Split.k: (CollectName.none, CollectName.reduce, CollectName.reduce_scatter, CollectName.all_reduce),
-}
-"""Which collects make sense for a split: sums need reducing, blocks need gathering."""
-
-_ASSEMBLED = (Path.collective, Path.p2p, Path.shared)
-LEGAL_PATHS: dict[CollectName, tuple[Path, ...]] = {
-    CollectName.none: (Path.in_place,),
-    CollectName.host: (Path.in_place, Path.pinned, Path.shared),
-    CollectName.gather: _ASSEMBLED,
-    CollectName.all_gather: _ASSEMBLED,
-    CollectName.reduce: (Path.collective,),
-    CollectName.reduce_scatter: (Path.collective,),
-    CollectName.all_reduce: (Path.collective,),
-}
-
-_SIZES = ("batch", "m", "n", "k")
-_FLOAT16_UNIFORM_K = 240_000  # k/4 is the mean of an entry
-_LARGEST_SIZE = 2**40  # beyond any machine, and far inside the integers that the fill's row ids use
-
-
-def check(config: Config) -> None:
-    """Refuse what is out of range or impossible on any machine; whole floats in sizes become integers.
-
-    Raises ConfigError, whose message names the key, the value and what is allowed.
-    """
-    for name in _SIZES:
-        _check_size(config.workload, name)
-    _check_ranges(config)
-    legal = LEGAL_COLLECTS[config.split]
-    if config.collect not in legal:
-        raise ConfigError("collect", config.collect, f"split={config.split} goes with {_either(legal)}")
-    paths = LEGAL_PATHS[config.collect]
-    if config.path is not Path.auto and config.path not in paths:
-        raise ConfigError("path", config.path, f"collect={config.collect} goes with {_either((Path.auto, *paths))}")
-    if config.path is Path.shared and config.split is Split.none:
-        # Small products are summed up in C's own memory: ranks that write the same C add to each other's terms.
-        raise ConfigError(
-            "path", config.path, "split=none has every rank write all of C: split it or leave it in_place"
-        )
-    _check_engine(config)
-
-
 def cell_id(config: Config, world_size: int) -> str:
     """Twelve hex digits that name a cell: the composed configuration less run.*, and the world size."""
     return identity(as_dict(config), world_size)
@@ -268,65 +220,3 @@ def keys_of(group: str) -> list[str]:
     """The names that can be set in a group ('' is the top level); empty for an unknown group."""
     target = Config() if not group else getattr(Config(), group, None)
     return [item.name for item in fields(target)] if is_dataclass(target) else []
-
-
-def _check_size(workload: Workload, name: str) -> None:
-    value = getattr(workload, name)
-    if isinstance(value, bool) or value != value or value in (float("inf"), float("-inf")) or value != int(value):
-        raise ConfigError(f"workload.{name}", value, "a whole number, 1 or more")
-    if not 1 <= value <= _LARGEST_SIZE:
-        raise ConfigError(f"workload.{name}", value, f"a whole number from 1 to {_LARGEST_SIZE}")
-    if isinstance(value, float) and value > 2**53:
-        raise ConfigError(f"workload.{name}", value, "too large to be exact as a float; write it as an integer")
-    setattr(workload, name, int(value))
-
-
-def _check_ranges(config: Config) -> None:
-    at_least: tuple[tuple[str, float | None, float, float], ...] = (
-        ("measure.warmup", config.measure.warmup, 1, 10**6),
-        ("measure.min_samples", config.measure.min_samples, 1, 10**6),
-        ("measure.max_samples", config.measure.max_samples, 1, 10**6),
-        ("threads", config.threads, 1, 4096),
-        ("run.world", config.run.world, 1, 10**6),
-    )
-    for key, value, low, high in at_least:
-        if value is not None and not low <= value <= high:
-            raise ConfigError(key, value, f"a whole number from {low:.0f} to {high:.0f}")
-    for key, seconds in (
-        ("measure.max_time_s", config.measure.max_time_s),
-        ("run.timeout_s", config.run.timeout_s),
-        ("run.step_timeout_s", config.run.step_timeout_s),
-    ):
-        if not 0 < seconds <= 10**7:
-            raise ConfigError(key, seconds, "seconds, more than 0 and at most 10000000")
-    if not 0 < config.measure.target_rel_ci < 1:
-        raise ConfigError("measure.target_rel_ci", config.measure.target_rel_ci, "more than 0 and less than 1")
-    if not 0 <= config.workload.seed < 2**63:
-        raise ConfigError("workload.seed", config.workload.seed, "a whole number from 0 to 2**63 - 1")
-    if config.run.world is not None and not config.run.dry_run:
-        raise ConfigError(
-            "run.world", config.run.world, "only plans a world (run.dry_run=true); a launcher starts a real one"
-        )
-
-
-def _check_engine(config: Config) -> None:
-    w = config.workload
-    if w.dtype is DType.float16 and w.fill is Fill.uniform and w.k > _FLOAT16_UNIFORM_K:
-        raise ConfigError(
-            "workload.k",
-            w.k,
-            f"sums of uniform numbers overflow float16 (65504) beyond {_FLOAT16_UNIFORM_K} terms: fill=normal",
-        )
-    if config.engine is EngineName.numpy:
-        if config.workload.dtype is DType.bfloat16:
-            raise ConfigError("workload.dtype", config.workload.dtype, "numpy has float64, float32, float16")
-        if config.device is Device.cuda:
-            raise ConfigError("device", config.device, "engine=numpy computes on the CPU: device=cpu or auto")
-        if config.backend is Backend.nccl:
-            raise ConfigError("backend", config.backend, "nccl needs CUDA tensors; engine=numpy has none: use gloo")
-    if config.device is Device.cpu and config.backend is Backend.nccl:
-        raise ConfigError("backend", config.backend, "nccl needs CUDA tensors; with device=cpu use gloo")
-
-
-def _either(options: tuple[Named, ...]) -> str:
-    return ", ".join(str(option) for option in options)

@@ -69,6 +69,7 @@ def _chain(error: BaseException) -> list[str]:
 
 
 def _nearest(word: str, options: list[str]) -> str:
+    word = {"gpu": "cuda"}.get(word, word)
     close = difflib.get_close_matches(word, options, n=1)
     return f"did you mean {close[0]}? " if close else ""
 

@@ -99,6 +99,10 @@ def _read(launcher: Launcher, environment: Mapping[str, str]) -> Launch:
     else:
         local_rank = _number(launcher, environment, launcher.local_rank)
         local_size = _number(launcher, environment, launcher.local_size)
+    if not 0 <= local_rank < local_size:
+        raise LaunchError(
+            f"{launcher.local_rank}={local_rank}: must be from 0 to {launcher.local_size} - 1, which is {local_size - 1}"
+        )
     address = environment.get("MASTER_ADDR")
     port = _number(launcher, environment, "MASTER_PORT") if "MASTER_PORT" in environment else None
     if (address is None) != (port is None):
@@ -119,7 +123,7 @@ def _read(launcher: Launcher, environment: Mapping[str, str]) -> Launch:
         address=address,
         port=port,
         store_is_served=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        restarts=int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        restarts=_number(launcher, {"TORCHELASTIC_RESTART_COUNT": "0", **environment}, "TORCHELASTIC_RESTART_COUNT"),
         job=_job(launcher, environment),
     )
 

@@ -17,6 +17,7 @@ from distbench.compose import (
     is_multirun,
     job_label,
     raw_config,
+    refuse_new_keys,
     results_folder,
     run_hydra,
     to_config,
@@ -61,6 +62,8 @@ class Leader:
         if single is not None and single.run.dry_run:
             show_plan(single, self.world.size)
             return 0
+        if self.sweeping:
+            refuse_new_keys(self.arguments)
         if self.sweeping and any(word.lstrip("+").lower() == "run.dry_run=true" for word in self.arguments):
             return self._dry_sweep()
         run_hydra(self.task, self.arguments)

@@ -83,6 +83,8 @@ def measure(
                 world.agree(failure)
             if not _keep(samples, timed.names, rows, offsets, at_ns if action == _GO else None):
                 lead_ns = min(2 * lead_ns, _LONGEST_LEAD_NS)
+            else:
+                lead_ns = max(lead_ns * 15 // 16, _FIRST_LEAD_NS)  # one disturbance must not slow all that follows
     finally:
         gc.enable()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -71,6 +72,11 @@ def oversubscribed(place: Place) -> bool:
 def free_host_bytes() -> int:
     """Memory that processes of this host can still take: what the kernel calls available, within the cgroup's limit."""
     free = psutil.virtual_memory().available
+    v1_limit, v1_used = (
+        cores.read(Path(f"/sys/fs/cgroup/memory/memory.{name}_in_bytes")) for name in ("limit", "usage")
+    )
+    if v1_limit is not None and v1_used is not None:
+        free = min(free, int(v1_limit) - int(v1_used))
     for folder in cores.cgroup_folders():
         limit, used = (cores.read(folder / name) for name in ("memory.max", "memory.current"))
         if limit is None or used is None or not limit.isdecimal():

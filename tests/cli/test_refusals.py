@@ -111,6 +111,7 @@ def test_a_cell_that_does_not_fit_says_what_would() -> None:
         (["workload.n=32,many,33"], "workload.n=many"),
         (["workload=square,sqare"], "sqare"),
         (["workload.nn=1,2"], "workload.nn"),
+        (["+workload.nn=1,2"], "workload.nn"),
         (["split=m,q"], "split=q"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -6,17 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from distbench.config import (
-    CollectName,
-    Config,
-    ConfigError,
-    DType,
-    EngineName,
-    Fill,
-    Path,
-    Split,
-    check,
-)
+from distbench.config import CollectName, Config, ConfigError, DType, EngineName, Fill, Path, Split
+from distbench.rules import check
 
 SIZES = (
     (1, 7, 5, 9),  # uneven on every axis

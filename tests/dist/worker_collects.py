@@ -22,7 +22,8 @@ from distbench.alive import Watch
 from distbench.cell import Cell, _product
 from distbench.collects import TABLE
 from distbench.collects.base import Means, Site
-from distbench.config import Config, DType, Fill, Measure, Start, Workload, check
+from distbench.config import Config, DType, Fill, Measure, Start, Workload
+from distbench.rules import check
 from distbench.data import fill_block, values_at
 from distbench.engines import ENGINES
 from distbench.launch import detect

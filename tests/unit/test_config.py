@@ -25,10 +25,10 @@ from distbench.config import (
     Split,
     as_dict,
     cell_id,
-    check,
     from_dict,
     keys_of,
 )
+from distbench.rules import check
 
 # DESIGN.md, "Legal pairs" and "path", written out once more so that a slip in the table is seen.
 ROWS = {"none", "host", "gather", "all_gather"}

@@ -168,3 +168,10 @@ def test_ranks_of_one_launch_agree_on_its_name_and_two_launches_do_not() -> None
     alone = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "4"}
     steps = [detect(SLURM | alone | {"SLURM_STEP_ID": step}).job for step in ("0", "1")]
     assert steps[0] != steps[1]
+
+
+def test_a_local_rank_outside_its_host_and_a_broken_restart_count_are_refused() -> None:
+    with pytest.raises(LaunchError, match=r"^OMPI_COMM_WORLD_LOCAL_RANK=3: must be from 0 to"):
+        detect(OPENMPI | {"OMPI_COMM_WORLD_LOCAL_RANK": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"})
+    with pytest.raises(LaunchError, match=r"^TORCHELASTIC_RESTART_COUNT=x: must be a whole number"):
+        detect(OPENMPI | {"TORCHELASTIC_RESTART_COUNT": "x"})

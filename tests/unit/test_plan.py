@@ -22,9 +22,9 @@ from distbench.config import (
     Split,
     Upload,
     Workload,
-    check,
 )
 from distbench.plan import Plan, Room, does_not_fit, fill_is_exact, largest_that_fits
+from distbench.rules import check
 
 MEGABYTE = 10**6
 
