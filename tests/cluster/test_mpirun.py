@@ -41,14 +41,14 @@ def test_open_mpi_over_two_hosts_meets_at_the_head(hosts: Hosts) -> None:
 @pytest.mark.usefixtures("in_tmp")
 def test_open_mpi_whose_rank_0_is_not_on_the_head_asks_for_an_address_and_takes_it(hosts: Hosts) -> None:
     require("mpirun")
-    words = ["mpirun", *ROOT, "--oversubscribe", "--mca", "plm_rsh_agent", str(hosts.agent), "--host", "n1:1,n0:1"]
-    refused = run_words([*hosts.on("n0"), *words, "-np", "2", *PROGRAM])
+    words = ["mpirun", *ROOT, "--oversubscribe", "--mca", "plm_rsh_agent", str(hosts.agent), "--host", "n0:1,n1:1"]
+    refused = run_words([*hosts.on("login"), *words, "-np", "2", *PROGRAM])
     assert refused.returncode != 0
-    assert "rank 0 is on n1, not where openmpi says" in refused.stderr
+    assert "rank 0 is on n0, not where openmpi says" in refused.stderr
     assert refused.seconds < 30
-    given = ["-x", "MASTER_ADDR=n1", "-x", "MASTER_PORT=29500"]
-    (record,) = run_words([*hosts.on("n0"), *words, *given, "-np", "2", *PROGRAM]).records
-    assert [rank["host"] for rank in record["world"]["ranks"]] == ["n1", "n0"]
+    given = ["-x", "MASTER_ADDR=n0", "-x", "MASTER_PORT=29500"]
+    (record,) = run_words([*hosts.on("login"), *words, *given, "-np", "2", *PROGRAM]).records
+    assert [rank["host"] for rank in record["world"]["ranks"]] == ["n0", "n1"]
 
 
 @pytest.mark.usefixtures("in_tmp")
