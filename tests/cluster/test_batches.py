@@ -47,18 +47,20 @@ def test_a_steps_numbers_and_nodes_win_over_its_jobs(slurm: Slurm, in_tmp: Path)
 
 @pytest.mark.parametrize("name", ["slurm.sbatch", "slurm-torchrun.sbatch"])
 def test_a_job_out_of_time_is_queued_again_and_measures_what_is_missing(slurm: Slurm, in_tmp: Path, name: str) -> None:
-    """The real signal of --signal: with a limit of a minute it comes seconds after the start."""
+    """The real signal of --signal: with a limit of a minute it comes half a minute after the start, or sooner."""
     cells = ["-m", "workload=square", "workload.n=32,48,64,96", "measure.min_samples=5", "measure.target_rel_ci=1e-9"]
-    cells += ["measure.max_time_s=5", "measure.max_samples=1000000"]
-    options = ("--time=1", "--signal=B:USR1@50", "--ntasks-per-node=1", "--output=log")
+    cells += ["measure.max_time_s=8", "measure.max_samples=1000000"]
+    options = ("--time=1", "--signal=B:USR1@35", "--ntasks-per-node=1", "--output=log")
     job = slurm.submit(LAUNCH / name, *options, arguments=cells, env={"NPROC": "1"})
-    state = slurm.await_job(job, 200)
+    state = slurm.await_job(job, 240)
     log = (in_tmp / "log").read_text()
-    assert (state["JobState"], state["Restarts"]) == ("COMPLETED", "1"), f"{state}\n{log}"
+    assert state["JobState"] == "COMPLETED", f"{state}\n{log}"
+    restarts = int(state["Restarts"])  # on a busy machine more than one attempt may run out of time
+    assert restarts >= 1, log
     records, folders = read_records(in_tmp)
     assert len(set(folders)) == 1
-    by_status = {status: [r for r in records if r["status"] == status] for status in ("ok", "skipped")}
-    assert sorted(r["config"]["workload"]["n"] for r in by_status["ok"]) == [32, 48, 64, 96], log  # no cell twice
-    (cut,) = by_status["skipped"]
-    assert "interrupted by SIG" in cut["reason"]
-    assert len(records) == 5
+    done = [record["config"]["workload"]["n"] for record in records if record["status"] == "ok"]
+    assert sorted(done) == [32, 48, 64, 96], log  # none missing, no cell twice
+    cut = [record["reason"] for record in records if record["status"] != "ok"]
+    assert len(cut) <= restarts, cut
+    assert all("interrupted by SIGTERM" in reason for reason in cut), cut
