@@ -60,6 +60,11 @@ def _ends_a_line(file: IO[bytes]) -> bool:
     return not end or file.read(1) == b"\n"
 
 
+def now() -> str:
+    """The record's `time`: UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 def to_line(record: dict[str, Any]) -> str:
     """Strict JSON, one line: NaN and infinity become null."""
     return json.dumps(finite(record), allow_nan=False, ensure_ascii=False) + "\n"
@@ -135,14 +140,15 @@ def environment() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None,
         "host": platform.node(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(prefixes)},
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor's name as the kernel tells it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
