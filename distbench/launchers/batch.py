@@ -90,8 +90,15 @@ class Batch:
             led.job(self, initial_job_idx + at, list(words), led.world_size) for at, words in enumerate(job_overrides)
         ]
         waiting = [cell for cell in cells if not led.stands(cell)]
-        pending = dict(zip([cell.number for cell in waiting], self._submit(waiting), strict=True)) if waiting else {}
-        by_number = {cell.number: cell for cell in cells}
+        # On this host jobs that run at once would slow each other down: one after the other.
+        for group in [[cell] for cell in waiting] if self._EXECUTOR == "local" else [waiting]:
+            if group:
+                self._run(led, folder, group)
+        return [led.outcome(cell) for cell in cells]
+
+    def _run(self, led: Sweep, folder: Path, group: list[Job]) -> None:
+        pending = dict(zip([cell.number for cell in group], self._submit(group), strict=True))
+        by_number = {cell.number: cell for cell in group}
         try:
             self._await(led, folder, by_number, pending)
         except BaseException:
@@ -103,7 +110,6 @@ class Batch:
                 self._take(led, folder, by_number, pending, [n for n in pending if _part(folder, n).exists()])
                 time.sleep(_LOOK_S)
             raise
-        return [led.outcome(cell) for cell in cells]
 
     def _await(self, led: Sweep, folder: Path, cells: dict[int, Job], pending: dict[int, Any]) -> None:
         looked = time.monotonic()
