@@ -79,6 +79,10 @@ class Watch:
         self._ending = threading.Lock()
         self._interruption: str | None = None
         self._arrived: list[int] = []
+        self.awaited: Callable[[], list[int]] = list
+        """Rank 0: the ranks that were let in so far."""
+        self.unreached: Callable[[], str] = str
+        """The others: why rank 0 was not reached so far."""
 
     # --- told by the main thread -------------------------------------------------------------------------------------
 
@@ -264,7 +268,9 @@ class Watch:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def end(self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False) -> None:
+    def end(
+        self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False, speaks: bool = False
+    ) -> None:
         """Record the cell in flight (rank 0), say why, kill this host's lost ranks, and end with status 1."""
         with self._ending:  # the first thread to come here ends the process; the others never get past
             if self._leaving:
@@ -272,16 +278,16 @@ class Watch:
             if self._interruption is not None:  # what breaks after the signal, breaks because of it
                 reason, status, lost = self._interruption, "skipped", None
             try:
-                self._last_words(reason, status, lost or [], quiet)
+                self._last_words(reason, status, lost or [], quiet, speaks)
                 if self._interruption is not None and self.launch.world_size > 1:
                     time.sleep(self._interval_s / 2)  # until the signal has reached the others: see _wait_for_signals
             finally:  # a full disk or a closed pipe must not keep the process alive
                 os._exit(1)
 
-    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool) -> None:
-        own_host = self._members[self.launch.rank if self._joined else 0].host
+    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool, speaks: bool) -> None:
+        own_machine = self._members[self.launch.rank if self._joined else 0].machine
         for member in lost:
-            if member.host == own_host and member.pid != os.getpid():
+            if member.machine == own_machine and member.pid != os.getpid():
                 member.kill()
         write_error_file(reason)
         try:
@@ -289,7 +295,7 @@ class Watch:
                 self.on_end(reason, status)
             sys.stdout.flush()
         finally:
-            speaks = self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
+            speaks = speaks or self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
             if speaks and not quiet:
                 print(f"distbench: {reason}; rank {self.launch.rank} ends", file=sys.stderr, flush=True)
             if speaks and self.how_to_go_on is not None:
@@ -299,7 +305,7 @@ class Watch:
         if not self._joined:
             return []
         own = self._members[self.launch.rank]
-        return [member for member in self._members if member.host == own.host and member.rank != own.rank]
+        return [member for member in self._members if member.machine == own.machine and member.rank != own.rank]
 
     def _died(self, gone: list[Member]) -> str:
         return f"{', '.join(member.title for member in gone[:4])} died, in stage {self._stage}"
@@ -309,11 +315,13 @@ class Watch:
             self.launch.world_size,
             f"{self.launch.address or 'this host'}:{self.launch.port or 'agreed port'}",
         )
-        if not self._arrived:
-            return f"no answer from rank 0's store at {where} for {self.timeout_s:g} s (run.timeout_s)"
-        missing = [str(rank) for rank in range(size) if rank not in self._arrived]
+        arrived = self._arrived or self.awaited()
+        if not arrived:
+            why = self.unreached() or where
+            return f"no answer from rank 0 for {self.timeout_s:g} s (run.timeout_s): {why}"
+        missing = [str(rank) for rank in range(size) if rank not in arrived]
         shown = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
         return (
-            f"{len(self._arrived)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s; "
+            f"{len(arrived)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s; "
             f"missing: {shown}"
         )

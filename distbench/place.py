@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from distbench import clock, cores
+from distbench import devices as devices_of
 from distbench.config import Backend, Config, ConfigError, Device, EngineName
 from distbench.plan import Room
 from distbench.world import World
@@ -52,7 +54,8 @@ def find_place(world: World, config: Config) -> Place:
     own = facts[world.rank]
     local = [mask for mask, fact in zip(masks, facts, strict=True) if fact["host"] == own["host"]]
     threads = config.threads or own["omp"] or cores.share_of(own["affinity"], local, own["quota"])
-    shared = device is Device.cuda and len({fact["device_uuid"] for fact in facts}) < world.size
+    seats = [devices_of.Seat(rank, f["host"], f["device_uuid"]) for rank, f in enumerate(facts) if f["device_uuid"]]
+    shared = devices_of.sharers(seats)
     backend = _backend(config, device, shared)
     torch_device = _use(device, own, threads)
     actual = world.gather_ints([_threads_in_use()])
@@ -114,14 +117,14 @@ def _facts(world: World, config: Config) -> dict[str, Any]:
     if not facts["gpus"]:
         facts["kind"] = "missing" if config.device is Device.cuda else "cpu"
         return facts
-    index = world.launch.local_rank % facts["gpus"]
+    index = devices_of.index_of(world.launch.local_rank, facts["gpus"])
     properties = torch.cuda.get_device_properties(index)
     free, _ = torch.cuda.mem_get_info(index)
     facts |= {
         "kind": "cuda",
         "device": f"cuda:{index}",
         "device_name": properties.name,
-        "device_uuid": str(properties.uuid),
+        "device_uuid": devices_of.identity(str(properties.uuid), os.environ.get("CUDA_VISIBLE_DEVICES"), index),
         "pci": _pci(properties),
         "device_free": free,
     }
@@ -132,7 +135,7 @@ def _pci(properties: Any) -> str:
     return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
-def _backend(config: Config, device: Device, shared: bool) -> Backend:
+def _backend(config: Config, device: Device, shared: list[list[devices_of.Seat]]) -> Backend:
     if config.backend is Backend.nccl:
         if device is not Device.cuda:
             raise ConfigError(
@@ -140,7 +143,9 @@ def _backend(config: Config, device: Device, shared: bool) -> Backend:
             )
         if shared:
             raise ConfigError(
-                "backend", config.backend, "nccl refuses two ranks on one device: use gloo or fewer ranks"
+                "backend",
+                config.backend,
+                f"nccl refuses two ranks on one device ({devices_of.told(shared)}): use gloo or fewer ranks",
             )
     if config.backend is not Backend.auto:
         return config.backend
@@ -179,13 +184,13 @@ def _rooms(facts: list[dict[str, Any]]) -> list[Room]:
     return [Room(f["host"], f["free"], f"{f['device']} of {f['host']}", f["device_free"]) for f in facts]
 
 
-def _notes(world: World, facts: list[dict[str, Any]], device: Device, shared: bool) -> list[str]:
-    notes = []
+def _notes(world: World, facts: list[dict[str, Any]], device: Device, shared: list[list[devices_of.Seat]]) -> list[str]:
+    notes = list(world.launch.notes)
     if shared:
         devices = len({fact["device_uuid"] for fact in facts})
         notes.append(
-            f"{world.size} ranks share {devices} GPU{'s' * (devices > 1)}: they compute in turns and talk over gloo; "
-            "this is not the rate of as many GPUs"
+            f"{world.size} ranks share {devices} GPU{'s' * (devices > 1)}: they compute in turns and talk over gloo "
+            f"({devices_of.told(shared)}); this is not the rate of as many GPUs"
         )
     used = len({fact["device_uuid"] for fact in facts if fact["host"] == facts[0]["host"]})
     if device is Device.cuda and used < facts[0]["gpus"]:
