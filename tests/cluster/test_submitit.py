@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from helpers import run_words
+from helpers import Launcher, run_words, start
 from slurm import Slurm
 
 
@@ -25,3 +26,21 @@ def test_each_cell_is_a_batch_job_of_two_nodes_and_a_bad_one_has_its_record(slur
             assert sorted(rank["host"] for rank in record["world"]["ranks"]) == ["n0", "n1"]
     assert len(result.folders) == 1
     assert result.folders[0].is_relative_to(in_tmp / "multirun")
+
+
+@pytest.mark.usefixtures("in_tmp")
+@pytest.mark.timeout(600)
+def test_a_batch_job_that_is_killed_whole_fails_its_cell_though_accounting_is_off(slurm: Slurm, in_tmp: Path) -> None:
+    words = ["-m", "hydra/launcher=submitit_slurm", "workload=square", "workload.n=96", "measure.max_time_s=500"]
+    words += ["measure.max_samples=1000000", "measure.target_rel_ci=1e-9", "hydra.launcher.timeout_min=5"]
+    command = slurm.on_login(sys.executable, "-m", "distbench", *words)
+    running = start([], Launcher("words", 1, tuple(command)), env=slurm.env, program=())
+    logs = "multirun/*/*/.submitit/*/*_log.out"
+    running._await(lambda: any("rank  host" in path.read_text() for path in in_tmp.glob(logs)), "no rank", 120)
+    time.sleep(1)
+    job = next(in_tmp.glob(logs)).parent.name
+    slurm.ask("scancel", "--signal=KILL", "--full", job)
+    result = running.wait(180)
+    assert result.returncode == 1
+    assert result.statuses == ["failed"]
+    assert "ended without a record" in result.records[0]["reason"]
