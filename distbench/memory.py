@@ -15,6 +15,10 @@ def settle() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
     if trim is not None:
         trim(0)
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if torch.cuda.is_initialized() and clear is not None:
+        clear()  # cuBLAS keeps tens of MB for each stream that it ever ran on
+        torch.cuda.empty_cache()
 
 
 def in_use() -> list[int | None]:
