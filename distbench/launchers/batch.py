@@ -22,6 +22,8 @@ from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn
 from omegaconf import DictConfig, OmegaConf
 
+from distbench.config import ConfigError
+
 if TYPE_CHECKING:
     from distbench.launchers.sweep import Job, Sweep
 
@@ -139,6 +141,16 @@ class Batch:
 
     def _submit(self, cells: Sequence[Job]) -> list[Any]:
         """As BaseSubmititLauncher.launch does it; returns submitit's jobs."""
+        try:
+            executor = self._executor()
+        except (ValueError, RuntimeError, NameError) as error:  # a key that this queue has not, no sbatch on this host
+            reason = " ".join(str(error).split())
+            raise ConfigError("hydra/launcher", f"submitit_{self._EXECUTOR}", reason) from None
+        state = Singleton.get_state()
+        calls = [(cell.overrides, "hydra.sweep.dir", cell.number, f"job_{cell.number}", state) for cell in cells]
+        return list(executor.map_array(cast(Any, self), *zip(*calls, strict=True)))
+
+    def _executor(self) -> Any:
         import submitit
         from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
@@ -153,9 +165,7 @@ class Batch:
                 if key not in own | {"submitit_folder"}
             }
         )
-        state = Singleton.get_state()
-        calls = [(cell.overrides, "hydra.sweep.dir", cell.number, f"job_{cell.number}", state) for cell in cells]
-        return list(executor.map_array(cast(Any, self), *zip(*calls, strict=True)))
+        return executor
 
 
 def _part(folder: Path, number: int) -> Path:
