@@ -320,6 +320,11 @@ class Watch:
             why = self.unreached() or where
             return f"no answer from rank 0 for {self.timeout_s:g} s (run.timeout_s): {why}"
         missing = [str(rank) for rank in range(size) if rank not in arrived]
+        if not missing:
+            return (
+                f"all {size} ranks arrived at {where}, but did not reach each other within run.timeout_s="
+                f"{self.timeout_s:g} s: set GLOO_SOCKET_IFNAME to the network card between the hosts"
+            )
         shown = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
         return (
             f"{len(arrived)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s; "

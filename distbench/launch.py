@@ -101,6 +101,8 @@ def detect(environment: Mapping[str, str]) -> Launch:
                 f"{name}={environment[name]} is set by a launcher that distbench does not know: set RANK, WORLD_SIZE, "
                 "MASTER_ADDR and MASTER_PORT for each rank from its variables, or unset it for a run of one process"
             )
+    if environment.get("SLURM_PROCID", "0") != "0":  # no batch script's, which is 0
+        raise LaunchError(f"SLURM_STEP_ID is not set: slurm (SLURM_PROCID={environment['SLURM_PROCID']}) needs it")
     return Launch("single", 0, 1, 0, 1, notes=_batch_notes(environment))
 
 

@@ -56,7 +56,9 @@ def find_place(world: World, config: Config) -> Place:
     threads = config.threads or own["omp"] or cores.share_of(own["affinity"], local, own["quota"])
     seats = [devices_of.Seat(rank, f["host"], f["device_uuid"]) for rank, f in enumerate(facts) if f["device_uuid"]]
     shared = devices_of.sharers(seats)
-    backend = _backend(config, device, shared)
+    # NCCL tells devices apart by their bus: instances of one GPU (MIG) are one to it.
+    buses = [devices_of.Seat(rank, f["host"], f"{f['pci']} ({f['host']})") for rank, f in enumerate(facts) if f["pci"]]
+    backend = _backend(config, device, devices_of.sharers(buses))
     torch_device = _use(device, own, threads)
     actual = world.gather_ints([_threads_in_use()])
     ranks = [_rank_facts(world, rank, fact, actual[rank][0]) for rank, fact in enumerate(facts)]

@@ -22,7 +22,7 @@ _CONF = """\
 ClusterName=test
 SlurmctldHost=login
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 SlurmUser=root
 SlurmdUser=root

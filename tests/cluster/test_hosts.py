@@ -40,7 +40,7 @@ def test_torchrun_over_two_hosts(hosts: Hosts, in_tmp: Path, rendezvous: str) ->
     ]
 
 
-@pytest.mark.parametrize("address", ["n0", "10.77.0.2", "fd77::2"])
+@pytest.mark.parametrize("address", ["n0", "192.168.77.2", "fd77::2"])
 def test_plain_variables_over_two_hosts_count_local_ranks_by_host(hosts: Hosts, in_tmp: Path, address: str) -> None:
     where = ["n0", "n1", "n0"]
     variables = {"WORLD_SIZE": "3", "MASTER_ADDR": address, "MASTER_PORT": "29500"}
@@ -84,3 +84,26 @@ def test_a_host_that_is_cut_off_ends_both_sides(hosts: Hosts, in_tmp: Path) -> N
     (record,) = results[0].records
     assert record["status"] == "failed"
     assert "(host n1, pid " in record["reason"], record["reason"]
+
+
+@pytest.mark.parametrize("launcher", ["env", "torchrun"])
+def test_hosts_whose_own_name_leads_to_their_loopback(hosts: Hosts, in_tmp: Path, launcher: str) -> None:
+    """As Debian writes /etc/hosts: 127.0.1.1 and the own name. Gloo would tell that address to the other host."""
+    table = (hosts.folder / "hosts").read_text()
+    runs = []
+    for index, host in enumerate((*NODES, "n0") if launcher == "env" else NODES):
+        own = in_tmp / f"hosts-{host}"
+        own.write_text(table.replace(f"{hosts.address(host)} {host}", f"127.0.1.1 {host}"))
+        there = [*hosts.on(host), "sh", "-c", f'mount --bind {own} /etc/hosts; exec "$@"', "there", sys.executable]
+        variables = {"RANK": str(index), "WORLD_SIZE": "3", "MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
+        if launcher == "torchrun":
+            node = ["--nnodes=2", "--nproc_per_node=1", f"--node_rank={index}"]
+            there += ["-m", "torch.distributed.run", *node, *RENDEZVOUS["static"]]
+            variables = {"LOGLEVEL": "ERROR"}
+        words = Launcher("words", 1, (*there, "-m", "distbench", *SMALL, "run.timeout_s=20"))
+        runs.append(start([], words, env=variables, program=()))
+    results = [running.wait(120) for running in runs]
+    assert {result.returncode for result in results} == {0}, [result.stderr for result in results]
+    (record,) = results[0].records
+    assert record["world"]["launcher"] == launcher
+    assert [rank["host"] for rank in record["world"]["ranks"]] == ["n0", "n1", "n0"][: len(runs)]

@@ -140,6 +140,11 @@ def test_a_slurm_allocation_without_a_step_is_not_a_launch() -> None:
     assert detect(batch | {"SLURM_NTASKS": "1"}).notes == ()
 
 
+def test_a_slurm_task_without_its_step_is_refused() -> None:
+    with pytest.raises(LaunchError, match="SLURM_STEP_ID is not set"):
+        detect({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "3"})
+
+
 INCOMPLETE = [
     *(
         ("torchrun", name)
