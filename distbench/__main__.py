@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from distbench import __version__
 from distbench.alive import Watch, write_error_file
 from distbench.launch import Launch, LaunchError, detect
-from distbench.launchers import launcher_asked_for
 from distbench.show.usage import USAGE
 
 if TYPE_CHECKING:
@@ -33,13 +32,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         launch = detect(os.environ)
         timeouts = [_literal(arguments, key, default) for key, default in _TIMEOUTS.items()]
-        by_launcher = launcher_asked_for(arguments, launch)
     except ValueError as error:
         return refuse(str(error))
     if answer := _answer(arguments):
         return _say(answer) if launch.rank == 0 else 0
-    if by_launcher is not None:
-        return _lead_launches(launch, Watch(launch, *timeouts), arguments)
     try:
         if launch.world_size == 1 and (status := _refused_early(arguments)) is not None:
             return status
@@ -77,18 +73,6 @@ def _lead(world: World, arguments: list[str]) -> int:
     gc.freeze()  # nor Hydra's: the samples of each cell begin with a collection, composing makes many
     try:
         return lead(world, arguments)
-    except Refused as refused:
-        return refuse(str(refused))
-
-
-def _lead_launches(launch: Launch, watch: Watch, arguments: list[str]) -> int:
-    """A sweep whose cells run in launches of their own: no world and no torch here."""
-    from distbench.compose import Refused
-    from distbench.launchers.by_torchrun import lead as lead_launches
-
-    watch.start()
-    try:
-        return lead_launches(launch, watch, arguments)
     except Refused as refused:
         return refuse(str(refused))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import json
 import math
 import os
@@ -71,41 +70,20 @@ def read(path: Path) -> list[dict[str, Any]]:
 
     What is no record (a broken last line) is skipped.
     """
-    return list(latest(path.read_bytes()).values())
+    return parse(path.read_bytes())
 
 
-def latest(content: bytes) -> dict[tuple[str, int], dict[str, Any]]:
-    """Per cell and repeat the last of the records in the bytes of a results.jsonl."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+def parse(content: bytes) -> list[dict[str, Any]]:
+    """`read`, from the bytes of results.jsonl."""
+    latest: dict[tuple[str, int], dict[str, Any]] = {}
     for line in content.split(b"\n"):
         try:
             record = json.loads(line)
         except ValueError:  # of JSON or of UTF-8
             continue
         if isinstance(record, dict) and "cell" in record:
-            found[record["cell"], record.get("repeat") or 0] = record
-    return found
-
-
-def of_no_run(cell: str, values: dict[str, Any], size: int, launcher: str, command: str) -> dict[str, Any]:
-    """The record of a cell that left none, to be given a status and a reason: what is known without its ranks."""
-    return {
-        "schema": SCHEMA,
-        "cell": cell,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "config": values,
-        "autos": [key for key in ("path", "device", "backend") if values.get(key) == "auto"],
-        "world": {"size": size, "launcher": launcher, "backend": None, "ranks": [], "notes": []},
-        **dict.fromkeys(("work", "samples", "result", "verification")),
-        "environment": {
-            "distbench": __version__,
-            "torch": importlib.metadata.version("torch"),  # without importing it
-            "python": platform.python_version(),
-            "host": platform.node(),
-            "cpu": _cpu_name(),
-            "command": command,
-        },
-    }
+            latest[record["cell"], record.get("repeat") or 0] = record
+    return list(latest.values())
 
 
 def command(launch: Launch) -> str:

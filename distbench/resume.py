@@ -32,20 +32,20 @@ class Past:
     folder: Path
     since: int = 0
     """Bytes of results.jsonl that lay there before this launch: what follows is by earlier worlds of this launch."""
-    before: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
-    """Per cell and repeat the last record by other launches."""
-    restarted: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
-    """Per cell and repeat the last record by this launch."""
+    before: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Per cell its last record by other launches."""
+    restarted: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Per cell its last record by this launch."""
 
-    def standing(self, cell: str, repeat: int = 0) -> dict[str, Any] | None:
+    def standing(self, cell: str) -> dict[str, Any] | None:
         """The record that stands in for running the cell; None where it is to run.
 
         ok stands. Anything this launch recorded before torchrun restarted it stands too, else a cell that takes a rank
         down would do it again in every world.
         """
-        if (cell, repeat) in self.restarted:
-            return self.restarted[cell, repeat]
-        told = self.before.get((cell, repeat))
+        if cell in self.restarted:
+            return self.restarted[cell]
+        told = self.before.get(cell)
         return told if told is not None and told["status"] == "ok" else None
 
     def note(self) -> str | None:
@@ -89,8 +89,8 @@ def past_of(folder: Path, since: int | None = None) -> Past:
     path = folder / record.RESULTS
     content = path.read_bytes() if path.exists() else b""
     past.since = len(content) if since is None else since
-    past.before = record.latest(content[: past.since])
-    past.restarted = record.latest(content[past.since :])
+    past.before = {told["cell"]: told for told in record.parse(content[: past.since])}
+    past.restarted = {told["cell"]: told for told in record.parse(content[past.since :])}
     return past
 
 

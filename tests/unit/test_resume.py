@@ -108,4 +108,4 @@ def test_the_command_that_goes_on_names_the_folder_whatever_it_is_called(
 def test_repeats_of_a_cell_are_kept_apart(tmp_path: Path) -> None:
     told: list[dict[str, Any]] = [{"cell": "a", "repeat": 0}, {"cell": "a", "repeat": 1}, {"cell": "a"}]
     content = "".join(json.dumps(item) + "\n" for item in told).encode()
-    assert list(record.latest(content).values()) == [{"cell": "a"}, {"cell": "a", "repeat": 1}]
+    assert record.parse(content) == [{"cell": "a"}, {"cell": "a", "repeat": 1}]
