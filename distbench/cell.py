@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from distbench import clock, cores, record, verify
+from distbench import clock, cores, memory, record, verify
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
 from distbench.config import Config, Device, Path, Split, Start, Upload, as_dict, cell_id, from_dict
@@ -75,6 +75,12 @@ class Cell:
 
         Never raises for what a cell can do: a failure or a wrong product is a record with that status.
         """
+        before = memory.in_use()
+        told = self._attempted()
+        memory.settle()
+        return told | {"memory": memory.told(self.world.gather_json([before, memory.in_use()]))}
+
+    def _attempted(self) -> dict[str, Any]:
         try:
             return self.run()
         except Wrong as wrong:

@@ -55,3 +55,21 @@ def test_a_world_of_one_is_right_on_the_device(
     assert record["status"] == "ok", record["reason"]
     assert record["config"]["device"] == "cuda"
     assert set(record["samples"]["phases_s"]) >= {"gemm"}
+
+
+def test_cells_give_the_devices_memory_back(lone_world) -> None:
+    from distbench.cell import Cell
+
+    ends = []
+    for collect, path in (
+        (CollectName.none, Path.auto),
+        (CollectName.host, Path.pinned),
+        (CollectName.none, Path.auto),
+    ) * 2:
+        config = Config(split=Split.m, collect=collect, path=path, device=Device.cuda)
+        config.workload.m = config.workload.n = config.workload.k = 2048
+        config.measure.warmup = config.measure.min_samples = config.measure.max_samples = 1
+        record = Cell(lone_world, config, lambda event, detail: None).outcome()
+        assert record["status"] == "ok", record["reason"]
+        ends.append(record["memory"]["device_end_bytes"][0])
+    assert max(ends) - min(ends) < 1 << 20, ends  # an operand has 16 MiB or more

@@ -33,9 +33,16 @@ SLURM = {
     "SLURM_STEP_NODELIST": "gpu-[01-02]",
     "SLURM_NODEID": "0",
 }
+SUBMITIT = {
+    "SUBMITIT_LOCAL_GLOBALID": "1",
+    "SUBMITIT_LOCAL_NTASKS": "3",
+    "SUBMITIT_LOCAL_LOCALID": "1",
+    "SUBMITIT_LOCAL_JOB_ID": "4711",
+}
 STALE_SLURM = SLURM | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", "PMI_RANK": "0"}
 ENVIRONMENTS = {
     "torchrun": TORCHRUN,
+    "submitit": SUBMITIT,
     "env": PLAIN,
     "openmpi": OPENMPI,
     "mpich": MPICH,
