@@ -115,14 +115,20 @@ def _facts(record: dict[str, Any]) -> list[str]:
         lines.append("partial sums: split k without a reduction leaves each rank its own terms")
     if record["samples"]["start_reason"]:
         lines.append(f"starts are by the {record['samples']['start']}: {record['samples']['start_reason']}")
+    if result.get("energy_per_sample_j"):
+        watts = f"{result['tflops_per_watt'] * 1e3:.4g} GFLOP/s per watt"
+        lines.append(f"{result['energy_per_sample_j']:.4g} J a sample, {watts}")
     if record["samples"]["clock_error_s"] > 0:
         lines.append(f"the hosts' clocks are known to ± {seconds(record['samples']['clock_error_s'])}")
     return lines
 
 
 def _doubts(record: dict[str, Any]) -> list[str]:
-    result = record["result"]
-    if result["converged"]:
+    """One line per warning."""
+    result, warnings = record["result"], record.get("warnings")
+    if warnings is not None:
+        return [warning["text"] for warning in warnings]
+    if result["converged"]:  # records of before there were warnings
         return []
     target = record["config"]["measure"]["target_rel_ci"]
     return [f"not converged: measure.{result['stopped_by']} came before ± {target:.2g} of the median was reached"]
