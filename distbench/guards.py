@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, pvariance
 from typing import Any
 
 from distbench.config import DType, Guard
@@ -18,9 +20,8 @@ from distbench.telemetry import held_down
 
 _EVENT_SLACK_S = 20e-6  # the resolution of device events and of the host's clock around them
 _DRIFT_SAMPLES = 18  # six in each third: the fewest that have an interval
-_MODES_SAMPLES = 16
+_MODES_SAMPLES = 32
 _MODE_SHARE = 0.15  # of the samples, the least that is a mode and not a few outliers
-_SEPARABLE = 0.9  # variance between two groups ÷ all variance: 0.64 for one normal, 0.75 for one uniform distribution
 _UPLOADS: dict[str, tuple[tuple[str, str], ...]] = {"none": (), "b": (("k", "n"),), "ab": (("m", "k"), ("k", "n"))}
 _NO_PCIE = ("GH200", "GB200", "GB300")  # the host hangs on NVLink-C2C there
 
@@ -168,9 +169,11 @@ def _bimodal(case: Case) -> Iterator[Warned]:
     spans = case.samples["span_s"]
     if len(spans) < _MODES_SAMPLES:
         raise Unknown(f"{len(spans)} samples: two groups can be told from {_MODES_SAMPLES} on")
-    share, low, high = two_groups(spans)
+    distance, low, high = two_groups(spans)
     gap = high / low - 1
-    if share >= _SEPARABLE and gap > case.limits.mode_gap:
+    # One uniform distribution, cut in two, is 3.46 apart, with a scatter that falls with the root of the count: this
+    # takes at most 1 in 100 sample sets of it, and fewer of a normal, log-normal or exponential one, for two groups.
+    if distance >= 3.5 + 9 / sqrt(len(spans)) and gap > case.limits.mode_gap:
         text = f"the samples fall into two groups, {gap:.1%} apart: a median of both is neither"
         yield Warned("bimodal", gap, case.limits.mode_gap, text)
 
@@ -186,23 +189,25 @@ def _unconverged(case: Case) -> Iterator[Warned]:
 
 
 def two_groups(values: list[float]) -> tuple[float, float, float]:
-    """(variance between the groups ÷ all variance, median of the lower, median of the upper) of the best split in two.
+    """(distance, median of the lower, median of the upper) of the best split in two, neither below 15 % of the values.
 
-    Neither group is smaller than 15 % of the values. Source of the criterion: Otsu, A threshold selection method from
-    gray-level histograms, 1979.
+    The split has the largest variance between the groups (Otsu, 1979); the distance of the means is in units of the
+    groups' own spread, √2·|μ₁ − μ₂| / √(σ₁² + σ₂²) (Ashman, Bird and Zepf, 1994).
     """
     ordered = sorted(values)
-    count, mean = len(ordered), sum(ordered) / len(ordered)
-    total = sum((value - mean) ** 2 for value in ordered)
+    count, total = len(ordered), sum(ordered)
     least = max(2, round(_MODE_SHARE * count))
     below = sum(ordered[: least - 1])
     best = (-1.0, least)
     for size in range(least, count - least + 1):
         below += ordered[size - 1]
-        lower, upper = below / size, (mean * count - below) / (count - size)
-        best = max(best, (size * (lower - mean) ** 2 + (count - size) * (upper - mean) ** 2, size))
-    between, size = best
-    return between / total if total > 0 else 0.0, median(ordered[:size]), median(ordered[size:])
+        apart = (total - below) / (count - size) - below / size
+        best = max(best, (size * (count - size) * apart**2, size))
+    lower, upper = ordered[: best[1]], ordered[best[1] :]
+    spread = sqrt(pvariance(lower) + pvariance(upper))
+    apart = fmean(upper) - fmean(lower)
+    distance = sqrt(2) * apart / spread if spread > 0 else float("inf") if apart > 0 else 0.0
+    return distance, median(lower), median(upper)
 
 
 # --- the ranks ------------------------------------------------------------------------------------------------------------

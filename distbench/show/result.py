@@ -125,10 +125,15 @@ def _facts(record: dict[str, Any]) -> list[str]:
 
 def _doubts(record: dict[str, Any]) -> list[str]:
     """One line per warning."""
-    result, warnings = record["result"], record.get("warnings")
-    if warnings is not None:
-        return [warning["text"] for warning in warnings]
-    if result["converged"]:  # records of before there were warnings
-        return []
-    target = record["config"]["measure"]["target_rel_ci"]
-    return [f"not converged: measure.{result['stopped_by']} came before ± {target:.2g} of the median was reached"]
+    result, lines = record["result"], []
+    if not result["converged"]:
+        target = record["config"]["measure"]["target_rel_ci"]
+        stop = result["stopped_by"]
+        lines = [f"not converged: measure.{stop} came before ± {target:.2g} of the median was reached"]
+    warnings = [warning for warning in record.get("warnings", []) if warning["name"] != "unconverged"]
+    return lines + [_doubt(warning) for warning in warnings]
+
+
+def _doubt(warning: dict[str, Any]) -> str:
+    limit = f" (guard {warning['threshold']:.3g})" if warning["threshold"] else ""
+    return f"{warning['name']}: {warning['text']}{limit}"

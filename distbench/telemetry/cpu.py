@@ -32,13 +32,12 @@ class Cpu:
 
     def counters(self) -> dict[str, Any]:
         """What only ever grows: read before and after, see `difference`."""
-        groups = cores.read(self.root / "proc/self/cgroup") or ""
         return {
             "at_s": time.monotonic(),
             "own_s": time.process_time(),
             "preempted": resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
             **_core_times(cores.read(self.root / "proc/stat") or "", set(self.mask)),
-            "throttled": _throttled(_cgroup_folders(self.root / "sys/fs/cgroup", groups)),
+            "throttled": _throttled(cores.cpu_cgroup_folders()),
         }
 
 
@@ -108,18 +107,6 @@ def _core_times(stat: str, mask: set[int]) -> dict[str, float | None]:
     if seen < len(mask):
         return {"busy_s": None, "steal_s": None}
     return {"busy_s": busy * _TICK_S, "steal_s": steal * _TICK_S}
-
-
-def _cgroup_folders(mount: Path, groups: str) -> list[Path]:
-    """This process's CPU cgroup and those above it, v2 and v1, nearest first."""
-    folders = []
-    for line in groups.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "" or "cpu" in controllers.split(","):
-            top = mount if controllers == "" else mount / "cpu"
-            folder = top / path.lstrip("/")
-            folders += [folder, *(parent for parent in folder.parents if parent == top or top in parent.parents)]
-    return folders
 
 
 def _throttled(folders: list[Path]) -> tuple[int, int] | None:
