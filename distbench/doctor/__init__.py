@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from typing import Any
 
 from distbench import __version__, cores
@@ -58,12 +59,18 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--verbose", action="store_true", help="a line for what is in order too")
-    options = parser.parse_args(arguments)
     try:
         launch = detect(os.environ)
     except LaunchError as error:
         print(f"distbench: {error}", file=sys.stderr)
         return 2
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stderr(sys.stderr if launch.rank == 0 else nowhere):
+            options = parser.parse_args(arguments)
+    except SystemExit:
+        if launch.rank == 0:
+            raise
+        return 0
     began = time.monotonic()
     told = _together(launch) if launch.world_size > 1 else [alone(launch)]
     if launch.rank != 0:
