@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from typing import Any
 
 from distbench import __version__, cores
@@ -65,12 +65,14 @@ def main(arguments: list[str]) -> int:
         print(f"distbench: {error}", file=sys.stderr)
         return 2
     try:
-        with open(os.devnull, "w") as nowhere, redirect_stderr(sys.stderr if launch.rank == 0 else nowhere):
+        with ExitStack() as silence:
+            if launch.rank != 0:  # every rank must see that there is nothing to do, one says why
+                nowhere = silence.enter_context(open(os.devnull, "w"))
+                silence.enter_context(redirect_stdout(nowhere))
+                silence.enter_context(redirect_stderr(nowhere))
             options = parser.parse_args(arguments)
-    except SystemExit:
-        if launch.rank == 0:
-            raise
-        return 0
+    except SystemExit as answered:
+        return int(answered.code or 0) if launch.rank == 0 else 0
     began = time.monotonic()
     told = _together(launch) if launch.world_size > 1 else [alone(launch)]
     if launch.rank != 0:

@@ -160,6 +160,8 @@ class Console:
             f"{rate(result['tflops']):>15} {seconds(result['time_s']):>10} {_spread(result):>7} {result['samples']:>7}"
         )
         self.out.print(f"{self.cells:>4}{'*' if is_best else ' '}{figures}  {'ok':<8}{self.label}", markup=False)
+        if names := sorted({warning["name"] for warning in record.get("warnings", [])}):
+            self.out.print(Text(f"     {', '.join(names)}", style="yellow"))
 
 
 def _spread(result: dict[str, Any]) -> str:

@@ -135,5 +135,5 @@ def _doubts(record: dict[str, Any]) -> list[str]:
 
 
 def _doubt(warning: dict[str, Any]) -> str:
-    limit = f" (guard {warning['threshold']:.3g})" if warning["threshold"] else ""
+    limit = f" (limit {warning['threshold']:.3g})" if warning["threshold"] else ""
     return f"{warning['name']}: {warning['text']}{limit}"
