@@ -30,6 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
         from distbench.show.markdown import main as report
 
         return report(arguments[1:])
+    if arguments[:1] == ["doctor"]:
+        from distbench.doctor import main as doctor
+
+        return doctor(arguments[1:])
     try:
         launch = detect(os.environ)
         timeouts = [_literal(arguments, key, default) for key, default in _TIMEOUTS.items()]

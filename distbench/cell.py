@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from distbench import clock, cores, memory, record, verify
+from distbench import clock, cores, guards, memory, record, telemetry, verify
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
 from distbench.config import Config, Device, Path, Split, Start, Upload, as_dict, cell_id, from_dict
@@ -22,6 +22,7 @@ from distbench.measure import Samples, Timed, barrier_cost_s, measure
 from distbench.place import Place, find_place, oversubscribed
 from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
 from distbench.rules import check
+from distbench.show.peaks import peak_of
 from distbench.summary import samples_of, summary
 from distbench.timed import timed_path
 from distbench.world import CellFailed, World
@@ -68,6 +69,7 @@ class Cell:
         self.plan: Plan | None = None
         self.collect: Collect | None = None
         self.multiply: Callable[[], object] | None = None
+        self.telemetry: list[dict[str, Any]] | None = None
         self.began = time.monotonic()
 
     def outcome(self) -> dict[str, Any]:
@@ -125,8 +127,10 @@ class Cell:
             "setup_s": setup_s,
             "first_s": first_s,
             "barrier_s": barrier_cost_s(self.world),
+            **telemetry.energy(self.telemetry or [], place.ranks, plan.flop),
         }
-        return self.record("ok", None, samples=samples, result=outcome, verification=verification)
+        told = self.record("ok", None, samples=samples, result=outcome, verification=verification)
+        return guards.judged(told, peak_of(told), self.config.guard)
 
     def record(
         self,
@@ -160,6 +164,9 @@ class Cell:
             "samples": None if samples is None else samples_of(samples),
             "result": result,
             "verification": verification,
+            "telemetry": self.telemetry,
+            "warnings": [],
+            "unchecked": [],
             "environment": record.environment()
             | {"command": record.command(self.world.launch)}
             | {"settings": ENGINES[self.config.engine].settings(), "thread_pools": cores.thread_pools()},
@@ -307,7 +314,11 @@ class Cell:
             start = Start.window
             if world.size > 1 and oversubscribed(place):
                 start, reason = Start.barrier, "more threads than cores"
-        samples = measure(world, timed, self.config.measure, start, reason, clocks)
+        state = telemetry.Telemetry(place.ranks, world.rank)
+        state.begin()
+        samples = measure(world, timed, self.config.measure, start, reason, clocks, state.between)
+        spans_s = [*samples.span_s, *samples.dropped_span_s]
+        self.telemetry = telemetry.finish(world.gather_json(record.finite(state.end())), place.ranks, spans_s)
         after, _ = clock.offsets_to_rank0(world, domains)
         samples.clock_error_s += max(abs(now - then) for now, then in zip(after, clocks[0], strict=True)) / 1e9  # drift
         return samples

@@ -143,6 +143,30 @@ class Measure:
 
 
 @dataclass
+class Guard:
+    """From where on a result is doubted, or impossible. Judges results and changes none; not part of a cell's identity."""
+
+    peak_ratio: float = 1.1
+    """Impossible: a rate above so many times the datasheet's peak (stated at a clock that cards pass by up to 8 %)."""
+    link_ratio: float = 1.02
+    """Impossible: a copy above so many times its link's rate."""
+    device_time_ratio: float = 1.01
+    """Impossible: a device busy for more than so many times the span (its clock and the host's differ a little)."""
+    drift: float = 0.05
+    """Change of the median span from the first third of the samples to the last."""
+    mode_gap: float = 0.05
+    """Distance of the two groups that samples fall into, as a share of the lower."""
+    clock_spread: float = 0.03
+    """How far the slowest rank's clock may be below the fastest's."""
+    other_load: float = 0.05
+    """Share of a rank's cores that other work took."""
+    steal: float = 0.02
+    """Share of its cores' time that the hypervisor gave to others."""
+    throttled: float = 0.05
+    """Share of the time that a clock or a quota was held down."""
+
+
+@dataclass
 class Run:
     """How the run itself goes; not part of a cell's identity."""
 
@@ -165,6 +189,7 @@ class Config:
 
     workload: Workload = field(default_factory=Workload)
     measure: Measure = field(default_factory=Measure)
+    guard: Guard = field(default_factory=Guard)
     run: Run = field(default_factory=Run)
     split: Split = Split.m
     collect: CollectName = CollectName.none
@@ -178,13 +203,13 @@ class Config:
 
 
 def cell_id(config: Config, world_size: int) -> str:
-    """Twelve hex digits that name a cell: the composed configuration less run.*, and the world size."""
+    """Twelve hex digits that name a cell: the composed configuration less run.* and guard.*, and the world size."""
     return identity(as_dict(config), world_size)
 
 
 def identity(values: dict[str, Any], world_size: int) -> str:
     """`cell_id` of a configuration given as plain values."""
-    told = {key: value for key, value in values.items() if key != "run"} | {"world": world_size}
+    told = {key: value for key, value in values.items() if key not in ("run", "guard")} | {"world": world_size}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -46,9 +46,14 @@ class Journal:
 
     def _without_samples(self, record: dict[str, Any]) -> dict[str, Any]:
         name = f"samples-{record['cell']}-{time.time_ns()}.json"
-        samples = record["samples"]
-        (self.path.parent / name).write_text(to_line({key: samples[key] for key in ("rank_s", "phases_s")}))
-        summary = {key: value for key, value in samples.items() if key not in ("rank_s", "phases_s")}
+        samples, telemetry = record["samples"], record.get("telemetry")
+        beside = {key: samples[key] for key in ("rank_s", "phases_s")}
+        summary = {key: value for key, value in samples.items() if key not in beside}
+        if telemetry:
+            beside["telemetry_series"] = [rank["series"] for rank in telemetry]
+            telemetry = [{key: value for key, value in rank.items() if key != "series"} for rank in telemetry]
+            record = record | {"telemetry": telemetry}
+        (self.path.parent / name).write_text(to_line(beside))
         return record | {"samples": summary | {"file": name}}
 
 
@@ -147,8 +152,9 @@ def environment() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def cpu_name() -> str:
-    """The processor's name as the kernel tells it."""
+    """The processor as /proc/cpuinfo names it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]

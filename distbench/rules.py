@@ -94,6 +94,9 @@ def _check_ranges(config: Config) -> None:
     ):
         if not 0 < seconds <= 10**7:
             raise ConfigError(key, seconds, "seconds, more than 0 and at most 10000000")
+    for name, share in vars(config.guard).items():
+        if not 0 < share < 1000:
+            raise ConfigError(f"guard.{name}", share, "more than 0 and less than 1000")
     if not 0 < config.measure.target_rel_ci < 1:
         raise ConfigError("measure.target_rel_ci", config.measure.target_rel_ci, "more than 0 and less than 1")
     if not 0 <= config.workload.seed < 2**63:
