@@ -120,7 +120,7 @@ def _check_engine(config: Config) -> None:
             f"sums of uniform numbers overflow float16 (65504) beyond {_FLOAT16_UNIFORM_K} terms: fill=normal",
         )
     if config.device is Device.cpu and (w.dtype not in FACTS or not FACTS[w.dtype].on_cpu):
-        raise ConfigError("workload.dtype", w.dtype, "a CPU has no such unit: use float32 or float8, or device=cuda")
+        raise ConfigError("workload.dtype", w.dtype, "a CPU has no such unit: use float32 (for mxfp8 and nvfp4, float8_e4m3fn), or device=cuda")
     most = _INT32_MOST // LARGEST[w.fill] ** 2
     if w.dtype is DType.int8 and w.k > most:
         raise ConfigError("workload.k", w.k, f"sums of more than {most} int8 products may pass int32 (fill={w.fill})")
