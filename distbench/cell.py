@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from distbench import clock, cores, guards, memory, record, telemetry, verify
+from distbench import clock, cores, guards, memory, operands, record, telemetry, verify
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
-from distbench.config import Config, Device, Path, Split, Start, Upload, as_dict, cell_id, from_dict
+from distbench.config import Config, Device, Path, Split, Start, Upload, Workload, as_dict, cell_id, from_dict
 from distbench.data import fill_block
+from distbench.dtypes import FACTS, poison, result
 from distbench.engines import ENGINES
 from distbench.layout import Block
 from distbench.measure import Samples, Timed, barrier_cost_s, measure
@@ -24,6 +25,7 @@ from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
 from distbench.rules import check
 from distbench.show.peaks import peak_of
 from distbench.summary import samples_of, summary
+from distbench.supports import Unsupported, refuse_dtype, refuse_shapes
 from distbench.timed import timed_path
 from distbench.world import CellFailed, World
 
@@ -87,6 +89,8 @@ class Cell:
             return self.run()
         except Wrong as wrong:
             return self.record("wrong", f"wrong result: {wrong}", verification=wrong.verification)
+        except Unsupported as error:
+            return self.record("skipped", str(error))
         except (CellFailed, ValueError) as error:
             return self.record("failed", str(error))
         except Exception as error:  # a defect: the others cannot know where this rank is, so the run ends
@@ -160,7 +164,7 @@ class Cell:
                 "ranks": ranks,
                 "notes": list(self.world.launch.notes) if self.place is None else self.place.notes,
             },
-            "work": None if self.plan is None else {"flop": self.plan.flop, "bytes": self.plan.bytes},
+            "work": None if self.plan is None else self.plan.work(),
             "samples": None if samples is None else samples_of(samples),
             "result": result,
             "verification": verification,
@@ -169,7 +173,10 @@ class Cell:
             "unchecked": [],
             "environment": record.environment()
             | {"command": record.command(self.world.launch)}
-            | {"settings": ENGINES[self.config.engine].settings(), "thread_pools": cores.thread_pools()},
+            | {
+                "settings": ENGINES[self.config.engine].settings(self.config.workload.dtype),
+                "thread_pools": cores.thread_pools(),
+            },
         }
 
     def close(self) -> None:
@@ -189,6 +196,9 @@ class Cell:
 
     def _planned(self, place: Place) -> Plan:
         hosts = len({rank["host"] for rank in place.ranks})
+        caps = [tuple(rank["capability"]) for rank in place.ranks if rank["capability"]]
+        refuse_dtype(self.config, place.device, min(caps, default=None))
+        refuse_shapes(self.config, self.world.size, place.device)
         refuse_path(self.config, hosts, place.device, place.backend)
         plan = self.plan = plan_of(self.config, self.world.size, place.device)  # the record of a refusal tells it too
         shortage = does_not_fit(plan, place.rooms, place.device is Device.cpu)
@@ -201,13 +211,6 @@ class Cell:
     ) -> tuple[torch.Tensor, torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
         """A and B on the device, filled, and the (device, host) pairs that each sample uploads."""
         w, shard = self.config.workload, site.shard
-        dtype = getattr(torch, str(w.dtype))
-
-        def allocate() -> tuple[torch.Tensor, torch.Tensor]:
-            return (
-                torch.empty(shard.a_shape, dtype=dtype, device=place.torch_device),
-                torch.empty(shard.b_shape, dtype=dtype, device=place.torch_device),
-            )
 
         def fill() -> list[tuple[torch.Tensor, torch.Tensor]]:
             a_extent, b_extent = (shard.batch, shard.m, shard.k), (shard.batch, shard.k, shard.n)
@@ -215,10 +218,11 @@ class Cell:
             told = lambda share: self.tell("progress", share)  # noqa: E731
             fill_block(a, w.seed, "a", site.problem.m.size, a_extent, *common, told)
             fill_block(b, w.seed, "b", site.problem.k.size, b_extent, *common)
+            operands.scale_up((a, b), shard, w)
             uploaded = {Upload.none: [], Upload.b: [b], Upload.ab: [a, b]}[w.upload]
-            return [(operand, _host_copy(operand)) for operand in uploaded]
+            return [(operands.stored(operand), _host_copy(operands.stored(operand))) for operand in uploaded]
 
-        a, b = self.world.attempt("allocate", allocate)
+        a, b = self.world.attempt("allocate", lambda: operands.allocate(shard, w, place.torch_device))
         return a, b, self.world.attempt("fill", fill)
 
     def _connected(self, site: Site, place: Place) -> Collect:
@@ -229,7 +233,7 @@ class Cell:
 
             self.world.attempt("connect", connect)
         path = self._path(place)
-        dtype = getattr(torch, str(self.config.workload.dtype))
+        dtype = result(self.config.workload.dtype)
         means = Means(self.world, str(place.backend), place.torch_device, dtype)
         collect = self.world.attempt("allocate", lambda: TABLE[self.config.collect, path](site, means))
         self.collect = collect
@@ -246,8 +250,10 @@ class Cell:
         collect: Collect,
     ) -> Timed:
         engine = ENGINES[self.config.engine]
-        engine.settings()
-        multiply = self.multiply = self.world.attempt("allocate", lambda: _product(engine, site, operands, collect))
+        engine.settings(self.config.workload.dtype)
+        multiply = self.multiply = self.world.attempt(
+            "allocate", lambda: _product(engine, site, operands, collect, self.config.workload)
+        )
 
         def upload() -> None:
             for operand, source in sources:
@@ -278,7 +284,7 @@ class Cell:
         """
         workload, world = self.config.workload, self.world
         x = verify.random_x(workload.seed, site.problem.n.size)
-        own = world.attempt("verify", lambda: verify.expected_part(a, b, site, x))
+        own = world.attempt("verify", lambda: verify.expected_part(a, b, site, x, workload))
         expected = own
         if not verify.is_local(site):
             total = world.sum_floats(world.attempt("verify", lambda: verify.placed(own, site)))
@@ -338,13 +344,18 @@ class Cell:
 
 
 def _product(
-    engine: Any, site: Site, operands: tuple[torch.Tensor, torch.Tensor], collect: Collect
+    engine: Any, site: Site, pair: tuple[torch.Tensor, torch.Tensor], collect: Collect, workload: Workload
 ) -> Callable[[], object]:
     if site.shard.c_numel == 0:
         return lambda: None  # an empty shard has nothing to compute
     if site.shard.k.size == 0:
         return collect.shard.zero_  # a sum of no terms
-    multiply: Callable[[], object] = engine.prepare(*operands, collect.shard)
+    multiply: Callable[[], object]
+    if FACTS[workload.dtype].is_scaled:
+        scales = operands.scales(site.shard, workload, collect.shard.device)
+        multiply = engine.prepare_scaled(*pair, collect.shard, *scales)
+    else:
+        multiply = engine.prepare(*pair, collect.shard)
     return multiply
 
 
@@ -352,7 +363,7 @@ def _poison(collect: Collect, sources: list[tuple[torch.Tensor, torch.Tensor]]) 
     """NaN wherever C will be and in every operand that the upload must bring: what is not moved shows."""
     collect.poison()
     for operand, _ in sources:
-        operand.fill_(float("nan"))
+        poison(operand)
 
 
 def _host_copy(operand: torch.Tensor) -> torch.Tensor:

@@ -38,8 +38,16 @@ class Named(Enum):
 class DType(Named):
     float64 = "float64"
     float32 = "float32"
+    tf32 = "tf32"
     bfloat16 = "bfloat16"
     float16 = "float16"
+    float8_e4m3fn = "float8_e4m3fn"
+    float8_e5m2 = "float8_e5m2"
+    int8 = "int8"
+    complex64 = "complex64"
+    complex128 = "complex128"
+    mxfp8 = "mxfp8"
+    nvfp4 = "nvfp4"
 
 
 class Fill(Named):
@@ -47,6 +55,19 @@ class Fill(Named):
     uniform = "uniform"
     integer = "integer"
     zeros = "zeros"
+
+
+class Layout(Named):
+    auto = "auto"
+    nn = "nn"
+    nt = "nt"
+    tn = "tn"
+    tt = "tt"
+
+
+class Scaling(Named):
+    tensor = "tensor"
+    row = "row"
 
 
 class Upload(Named):
@@ -119,11 +140,17 @@ class Workload:
     n: Size = 1024
     k: Size = 1024
     dtype: DType = DType.float32
-    """The compute type. float32 is IEEE float32: TF32 is switched off."""
+    """The compute type. float32 is IEEE float32: tf32 is a dtype of its own."""
     fill: Fill = Fill.normal
     seed: int = 0
     upload: Upload = Upload.none
     """Operands that come from host memory within each sample."""
+    layout: Layout = Layout.auto
+    """How A and B are stored: n as written, t transposed. auto: nn, and nt for float8, whose GPU units take no other."""
+    padding: int = 0
+    """Elements between the rows of A and B as stored: their rows and batch entries are not contiguous."""
+    scaling: Scaling = Scaling.tensor
+    """float8's scales: one for each of A and B, or one for each row of A and column of B."""
 
 
 @dataclass

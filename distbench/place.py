@@ -103,6 +103,7 @@ def _facts(world: World, config: Config) -> dict[str, Any]:
         "device_name": None,
         "device_uuid": None,
         "pci": None,
+        "capability": None,
         "affinity": cores.affinity(),
         "quota": cores.cgroup_quota(),
         "omp": cores.users_omp_threads(world.launch.launcher),
@@ -129,6 +130,7 @@ def _facts(world: World, config: Config) -> dict[str, Any]:
         "device_uuid": devices_of.identity(str(properties.uuid), os.environ.get("CUDA_VISIBLE_DEVICES"), index),
         "pci": _pci(properties),
         "device_free": free,
+        "capability": [properties.major, properties.minor],
     }
     return facts
 
@@ -171,7 +173,7 @@ def _threads_in_use() -> int:
 
 
 def _rank_facts(world: World, rank: int, fact: dict[str, Any], threads: int) -> dict[str, Any]:
-    kept = ("host", "pid", "device", "device_name", "device_uuid", "pci")
+    kept = ("host", "pid", "device", "device_name", "device_uuid", "pci", "capability")
     return {
         "rank": rank,
         "local_rank": world.members[rank].local_rank,

@@ -6,9 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from distbench.config import Backend, CollectName, Config, ConfigError, Device, Fill, Path, Split, Upload
-from distbench.dtypes import FACTS
+from distbench.config import (
+    Backend,
+    CollectName,
+    Config,
+    ConfigError,
+    Device,
+    DType,
+    Fill,
+    Layout,
+    Path,
+    Split,
+    Upload,
+)
+from distbench.dtypes import FACTS, DTypeFacts
 from distbench.layout import Block, shard_of, whole
+from distbench.operands import layout_of, stored_shapes
 
 Elements = Callable[[Block, int], tuple[int, int]]
 """(problem, rank) → elements of C's dtype that the collect allocates: on the device, in host memory besides."""
@@ -37,25 +50,47 @@ class Plan:
 
     problem: Block
     split: Split
-    itemsize: int
+    dtype: DType
+    layout: Layout
+    padding: int
     upload: Upload
     world_size: int
     elements: Elements
 
     @property
     def flop(self) -> int:
-        """2·batch·m·n·k of the whole problem; with split=none every rank does it, so times the world."""
-        return self.problem.flop * (self.world_size if self.split is Split.none else 1)
+        """2·batch·m·n·k of the whole problem, 8· for complex; with split=none every rank does it, so times the world."""
+        return self.flop_of(self.problem) * (self.world_size if self.split is Split.none else 1)
+
+    def flop_of(self, block: Block) -> int:
+        """Real operations of a block's product."""
+        return block.flop // 2 * self.facts.flop_per_term
+
+    @property
+    def facts(self) -> DTypeFacts:
+        return FACTS[self.dtype]
 
     @property
     def bytes(self) -> int:
         """A, B and C of the whole problem, each once: the least that must be read and written."""
         problem = self.problem
-        return self.itemsize * (prod(problem.a_shape) + prod(problem.b_shape) + prod(problem.c_shape))
+        return self.facts.itemsize * (prod(problem.a_shape) + prod(problem.b_shape)) + self.c_bytes
+
+    def work(self) -> dict[str, object]:
+        """The record's `work`: what is computed, and how."""
+        return {
+            "flop": self.flop,
+            "bytes": self.bytes,
+            "flop_per_term": self.facts.flop_per_term,
+            "stored_dtype": self.facts.name,
+            "c_dtype": self.facts.c_name,
+            "accumulate": self.facts.accumulate,
+            "layout": str(self.layout),
+        }
 
     @property
     def c_bytes(self) -> int:
-        return self.itemsize * prod(self.problem.c_shape)
+        return self.facts.c_itemsize * prod(self.problem.c_shape)
 
     @property
     def working_bytes(self) -> int:
@@ -66,13 +101,13 @@ class Plan:
         """One rank's part."""
         shard = shard_of(self.problem, self.split, self.world_size, rank)
         on_device, on_host = self.elements(self.problem, rank)
-        a, b = prod(shard.a_shape), prod(shard.b_shape)
+        a, b = (prod(shape) for shape in stored_shapes(shard, self.layout, self.padding))
         sources = {Upload.none: 0, Upload.b: b, Upload.ab: a + b}[self.upload]
         return RankPlan(
             rank=rank,
             shard=shard,
-            device_bytes=self.itemsize * (a + b + on_device),
-            host_bytes=self.itemsize * (on_host + sources),
+            device_bytes=self.facts.itemsize * (a + b) + self.facts.c_itemsize * on_device,
+            host_bytes=self.facts.itemsize * sources + self.facts.c_itemsize * on_host,
         )
 
     def sized(self, axis: str, size: int) -> Plan:
@@ -85,7 +120,7 @@ def make_plan(config: Config, world_size: int, elements: Elements) -> Plan:
     """The plan of a checked configuration."""
     w = config.workload
     problem = whole(int(w.batch), int(w.m), int(w.n), int(w.k))
-    return Plan(problem, config.split, FACTS[w.dtype].itemsize, w.upload, world_size, elements)
+    return Plan(problem, config.split, w.dtype, layout_of(w), w.padding, w.upload, world_size, elements)
 
 
 def largest_that_fits(plan: Plan, fits: Callable[[Plan], bool]) -> tuple[str, int]:

@@ -16,6 +16,7 @@ from distbench.config import (
     Split,
     Workload,
 )
+from distbench.dtypes import FACTS, NEEDS_BLACKWELL
 
 ROW_COLLECTS = (CollectName.none, CollectName.host, CollectName.gather, CollectName.all_gather)
 LEGAL_COLLECTS: dict[Split, tuple[CollectName, ...]] = {
@@ -37,6 +38,11 @@ LEGAL_PATHS: dict[CollectName, tuple[Path, ...]] = {
     CollectName.reduce_scatter: (Path.collective,),
     CollectName.all_reduce: (Path.collective,),
 }
+
+_IN_NUMPY = tuple(dtype for dtype, facts in FACTS.items() if facts.in_numpy)
+_INT32_MOST = 2**31 - 1
+LARGEST = {Fill.normal: 127, Fill.uniform: 127, Fill.integer: 3, Fill.zeros: 1}
+"""The largest int8 that a fill makes."""
 
 _SIZES = ("batch", "m", "n", "k")
 _FLOAT16_UNIFORM_K = 240_000  # k/4 is the mean of an entry
@@ -78,6 +84,7 @@ def _check_size(workload: Workload, name: str) -> None:
 
 def _check_ranges(config: Config) -> None:
     at_least: tuple[tuple[str, float | None, float, float], ...] = (
+        ("workload.padding", config.workload.padding, 0, 2**20),
         ("measure.warmup", config.measure.warmup, 1, 10**6),
         ("measure.min_samples", config.measure.min_samples, 1, 10**6),
         ("measure.max_samples", config.measure.max_samples, 1, 10**6),
@@ -115,9 +122,15 @@ def _check_engine(config: Config) -> None:
             w.k,
             f"sums of uniform numbers overflow float16 (65504) beyond {_FLOAT16_UNIFORM_K} terms: fill=normal",
         )
+    if config.device is Device.cpu and (w.dtype not in FACTS or not FACTS[w.dtype].on_cpu):
+        other = "float8_e4m3fn" if w.dtype in NEEDS_BLACKWELL else "float32"
+        raise ConfigError("workload.dtype", w.dtype, f"a CPU has no such unit: use {other}, or device=cuda")
+    most = _INT32_MOST // LARGEST[w.fill] ** 2
+    if w.dtype is DType.int8 and w.k > most:
+        raise ConfigError("workload.k", w.k, f"sums of more than {most} int8 products may pass int32 (fill={w.fill})")
     if config.engine is EngineName.numpy:
-        if config.workload.dtype is DType.bfloat16:
-            raise ConfigError("workload.dtype", config.workload.dtype, "numpy has float64, float32, float16")
+        if w.dtype not in FACTS or not FACTS[w.dtype].in_numpy:
+            raise ConfigError("workload.dtype", w.dtype, f"numpy has {_either(_IN_NUMPY)}")
         if config.device is Device.cuda:
             raise ConfigError("device", config.device, "engine=numpy computes on the CPU: device=cpu or auto")
         if config.backend is Backend.nccl:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from distbench.config import CollectName, Split
+from distbench.dtypes import poison
 from distbench.layout import Block, held_by, shard_of
 
 if TYPE_CHECKING:
@@ -98,10 +99,10 @@ class Collect:
         raise NotImplementedError
 
     def poison(self) -> None:
-        """NaN wherever C will be, so that a block that nobody writes shows."""
-        self.shard.fill_(float("nan"))
+        """`dtypes.poison` wherever C will be, so that a block that nobody writes shows."""
+        poison(self.shard)
         if self.held is not None:
-            self.held.fill_(float("nan"))
+            poison(self.held)
 
     def close(self) -> None:
         """Give back what garbage collection does not."""

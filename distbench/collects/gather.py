@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
+from distbench.dtypes import poison, wire
 from distbench.shims import all_gather_into
 
 
@@ -41,9 +42,9 @@ class _Assembled(Collect):
 
     def poison(self) -> None:
         super().poison()
-        self.padded.fill_(float("nan"))
+        poison(self.padded)
         if self.parts is not None:
-            self.parts.fill_(float("nan"))
+            poison(self.parts)
 
     @staticmethod
     def elements(site: Site) -> tuple[int, int]:
@@ -59,10 +60,10 @@ class Gather(_Assembled):
 
     def __init__(self, site: Site, means: Means) -> None:
         super().__init__(site, means)
-        self.slots = None if self.parts is None else list(self.parts.unbind(0))
+        self.slots = None if self.parts is None else [wire(part) for part in self.parts.unbind(0)]
 
     def run(self) -> None:
-        dist.gather(self.padded, self.slots, dst=0, group=self.means.world.data(self.means.backend))
+        dist.gather(wire(self.padded), self.slots, dst=0, group=self.means.world.data(self.means.backend))
         self.unpack()
 
 
@@ -71,5 +72,5 @@ class AllGather(_Assembled):
 
     def run(self) -> None:
         assert self.parts is not None
-        all_gather_into(self.parts.view(-1), self.padded, self.means.world.data(self.means.backend))
+        all_gather_into(wire(self.parts.view(-1)), wire(self.padded), self.means.world.data(self.means.backend))
         self.unpack()

@@ -6,6 +6,7 @@ import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
 from distbench.config import Split
+from distbench.dtypes import poison, wire
 from distbench.layout import shard_of
 from distbench.shims import reduce_scatter_into
 
@@ -23,14 +24,14 @@ class Reduce(Collect):
         self.held = None if site.held is None else self.shard
 
     def run(self) -> None:
-        dist.reduce(self.shard, dst=0, group=self.means.world.data(self.means.backend))
+        dist.reduce(wire(self.shard), dst=0, group=self.means.world.data(self.means.backend))
 
 
 class AllReduce(Reduce):
     """torch.distributed.all_reduce: every rank holds the sum."""
 
     def run(self) -> None:
-        dist.all_reduce(self.shard, group=self.means.world.data(self.means.backend))
+        dist.all_reduce(wire(self.shard), group=self.means.world.data(self.means.backend))
 
 
 class ReduceScatter(Collect):
@@ -64,9 +65,9 @@ class ReduceScatter(Collect):
         if not self.direct:
             for part, block in zip(self.parts, self.rows, strict=True):
                 part[: block.c_numel].view(block.c_shape).copy_(self.shard[:, block.m.slice, :])
-        reduce_scatter_into(self.out, self.parts.view(-1), self.means.world.data(self.means.backend))
+        reduce_scatter_into(wire(self.out), wire(self.parts.view(-1)), self.means.world.data(self.means.backend))
 
     def poison(self) -> None:
         super().poison()
-        self.out.fill_(float("nan"))
-        self.parts.fill_(float("nan"))
+        poison(self.out)
+        poison(self.parts)

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
+from distbench.dtypes import poison
 from distbench.pagelock import PageLock
 
 
@@ -68,8 +69,8 @@ class Shared(Collect):
         dist.barrier(group=self.means.world.data(self.means.backend))
 
     def poison(self) -> None:
-        self.shard.fill_(float("nan"))
-        self.host_part.fill_(float("nan"))
+        poison(self.shard)
+        poison(self.host_part)
 
     def close(self) -> None:
         if self.lock is not None:

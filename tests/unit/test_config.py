@@ -290,7 +290,20 @@ def test_a_key_that_nothing_reads_is_refused_by_name(values: dict[str, Any], key
 
 
 def test_the_keys_of_a_group_are_those_that_can_be_set() -> None:
-    assert keys_of("workload") == ["name", "batch", "m", "n", "k", "dtype", "fill", "seed", "upload"]
+    assert keys_of("workload") == [
+        "name",
+        "batch",
+        "m",
+        "n",
+        "k",
+        "dtype",
+        "fill",
+        "seed",
+        "upload",
+        "layout",
+        "padding",
+        "scaling",
+    ]
     assert {"workload", "measure", "run", "split", "collect", "path", "engine", "drive", "device", "backend"} <= set(
         keys_of("")
     )
