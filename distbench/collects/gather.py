@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
+from distbench.config import Config
 from distbench.shims import all_gather_into
 
 
@@ -46,7 +47,7 @@ class _Assembled(Collect):
             self.parts.fill_(float("nan"))
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         if site.held is None:
             return site.largest_shard, 0
         parts = 0 if site.is_even and site.is_contiguous else site.world_size * site.largest_shard
