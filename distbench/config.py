@@ -25,7 +25,7 @@ class ConfigError(ValueError):
     def __init__(self, key: str, value: object, allowed: str) -> None:
         shown = value.value if isinstance(value, Enum) else value
         super().__init__(f"{key}={shown}: {allowed}")
-        self.key = key
+        self.key, self.shown, self.allowed = key, str(shown), allowed
 
 
 class Named(Enum):
@@ -92,6 +92,7 @@ class CollectName(Named):
     reduce = "reduce"
     reduce_scatter = "reduce_scatter"
     all_reduce = "all_reduce"
+    topk = "topk"
 
 
 class Path(Named):
@@ -101,15 +102,27 @@ class Path(Named):
     p2p = "p2p"
     shared = "shared"
     pinned = "pinned"
+    fresh = "fresh"
+    pageable = "pageable"
+    pipelined = "pipelined"
 
 
 class EngineName(Named):
     torch = "torch"
     numpy = "numpy"
+    cupy = "cupy"
 
 
 class Drive(Named):
     process = "process"
+    loop = "loop"
+    threads = "threads"
+
+
+class Stream(Named):
+    default = "default"
+    own = "own"
+    per_thread = "per_thread"
 
 
 class Device(Named):
@@ -194,6 +207,23 @@ class Guard:
 
 
 @dataclass
+class TopK:
+    """collect=topk: the k best rows of C per column, with their indices."""
+
+    k: int = 10
+    chunk_rows: Optional[int] = None
+    """Rows of C that are computed before they are searched; null: 500,000, or less where they need over 2 GB."""
+
+
+@dataclass
+class Pipeline:
+    """path=pipelined: a chunk of C is copied to the host while the next is computed."""
+
+    chunk_mib: Optional[float] = None
+    """MiB of C per chunk; null: what the link carries in 3 ms, measured in the set-up."""
+
+
+@dataclass
 class Run:
     """How the run itself goes; not part of a cell's identity."""
 
@@ -225,8 +255,18 @@ class Config:
     drive: Drive = Drive.process
     device: Device = Device.auto
     backend: Backend = Backend.auto
+    topk: TopK = field(default_factory=TopK)
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    devices: Optional[list[int]] = None
+    """Devices by number: those that drive=loop and threads use, or those that this host's ranks take in turn."""
+    shards_per_device: int = 1
+    """Products into which a device's shard is cut, one after the other on a stream."""
+    streams: int = 1
+    """CUDA streams over which a device's shards are spread."""
+    stream: Stream = Stream.default
+    """default: the null stream; own: streams of their own; per_thread: CUDA's default stream of each thread."""
     threads: Optional[int] = None
-    """CPU threads per rank; null: the cores of the rank's mask ÷ the local ranks that share them."""
+    """CPU threads per device; null: the cores of the rank's mask ÷ the local ranks that share them."""
 
 
 def cell_id(config: Config, world_size: int) -> str:

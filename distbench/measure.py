@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from distbench.clock import now_ns
 from distbench.config import Measure, Start
 from distbench.stats import median, median_interval
+from distbench.timed import Timed
 from distbench.world import World
 
 _LATE_NS = 20_000
@@ -43,15 +44,6 @@ class Samples:
     clock_error_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Timed:
-    """The work inside the window: `run` does it all and ends synchronised; `phases_ns` then tells each part's time."""
-
-    names: tuple[str, ...]
-    run: Callable[[], None]
-    phases_ns: Callable[[], list[int]]
-
-
 def measure(
     world: World,
     timed: Timed,
@@ -81,6 +73,11 @@ def measure(
     gc.disable()
     try:
         while True:
+            if timed.prepares:
+                if _announce(world, samples, settings, began_ns, lead_ns, look_ns)[0] == _STOP:
+                    return samples
+                timed.before()
+                world.barrier()
             action, at_ns = _announce(world, samples, settings, began_ns, lead_ns, look_ns)
             if action == _STOP:
                 return samples
@@ -159,6 +156,8 @@ def _one_sample(world: World, timed: Timed, action: int, at_ns: int) -> tuple[li
     times = [0, 0]
 
     def window() -> None:
+        if timed.idle:
+            return
         while now_ns() < at_ns:
             pass
         times[0] = now_ns()
@@ -179,8 +178,9 @@ def _keep(
     samples: Samples, names: tuple[str, ...], rows: list[list[int]], offsets: list[int], announced_ns: int | None
 ) -> bool:
     """Add one sample's rows, or set it aside if a start was late. Returns whether it was kept."""
-    starts = [row[1] + offset for row, offset in zip(rows, offsets, strict=True)]
-    ends = [row[2] + offset for row, offset in zip(rows, offsets, strict=True)]
+    worked = [(row, offset) for row, offset in zip(rows, offsets, strict=True) if row[2]]  # the others stand aside
+    starts = [row[1] + offset for row, offset in worked]
+    ends = [row[2] + offset for row, offset in worked]
     span_s = (max(ends) - min(starts)) / 1e9
     if announced_ns is not None and len(rows) > 1:
         typical_s = median(samples.span_s or samples.dropped_span_s or [span_s])

@@ -176,6 +176,17 @@ def check(
     )
 
 
+def worst_of(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several findings of one rank as one."""
+    told = [verdict["detail"] for verdict in verdicts if verdict["detail"]]
+    figures = ("max_error", "tolerance", "product_error", "product_tolerance")
+    return {
+        "ok": all(verdict["ok"] for verdict in verdicts),
+        **{key: max((verdict[key] for verdict in verdicts), default=0.0) for key in figures},
+        "detail": "; ".join(told[:2]),
+    }
+
+
 def combined(verdicts: list[dict[str, Any] | None]) -> dict[str, Any]:
     """The record's verification from the ranks' findings (None: a rank that holds nothing)."""
     told = [(rank, verdict) for rank, verdict in enumerate(verdicts) if verdict is not None]

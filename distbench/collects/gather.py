@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
+from distbench.config import Config
 from distbench.dtypes import poison, wire
 from distbench.shims import all_gather_into
 
@@ -47,7 +48,7 @@ class _Assembled(Collect):
             poison(self.parts)
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         if site.held is None:
             return site.largest_shard, 0
         parts = 0 if site.is_even and site.is_contiguous else site.world_size * site.largest_shard

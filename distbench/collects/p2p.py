@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
-from distbench.config import CollectName
+from distbench.config import CollectName, Config
 from distbench.dtypes import poison, wire
 
 
@@ -33,7 +33,7 @@ class _PointToPoint(Collect):
             self.unpacked.append((self.held[site.shard.c_index], self.shard))
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         if site.held is None:
             return site.shard.c_numel, 0
         return (1 if site.is_contiguous else 2) * site.held.c_numel, 0

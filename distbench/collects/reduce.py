@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
-from distbench.config import Split
+from distbench.config import Config, Split
 from distbench.dtypes import poison, wire
 from distbench.layout import shard_of
 from distbench.shims import reduce_scatter_into
@@ -15,7 +15,7 @@ class Reduce(Collect):
     """torch.distributed.reduce: rank 0 holds the sum, in the memory of its own partial product."""
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         return site.shard.c_numel, 0
 
     def __init__(self, site: Site, means: Means) -> None:
@@ -41,7 +41,7 @@ class ReduceScatter(Collect):
     """
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         largest = shard_of(site.problem, Split.m, site.world_size, 0).c_numel
         packed = 0 if ReduceScatter._is_direct(site) else largest * site.world_size
         return site.shard.c_numel + largest + packed, 0

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
+from distbench.config import Config
 from distbench.dtypes import poison
 from distbench.pagelock import PageLock
 
@@ -24,7 +25,7 @@ class Shared(Collect):
     """gather, all_gather and host through one shared mapping of C."""
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         # Every rank's part of the mapping counts once: where it writes.
         return site.shard.c_numel, site.shard.c_numel if site.on_gpu else 0
 

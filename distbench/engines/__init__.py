@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from distbench.config import DType, EngineName
-from distbench.engines import numpy_engine, torch_engine
+from distbench.engines import cupy_engine, numpy_engine, torch_engine
 
 if TYPE_CHECKING:
     import torch
@@ -29,4 +29,5 @@ class Engine(Protocol):
 ENGINES: dict[EngineName, Engine] = {
     EngineName.torch: torch_engine,
     EngineName.numpy: numpy_engine,
+    EngineName.cupy: cupy_engine,
 }
