@@ -135,6 +135,8 @@ def _span_below_device_time(case: Case) -> Iterator[Warned]:
     phases = case.samples["phases_s"]
     worst, worst_rank = 0.0, 0
     for rank, times in enumerate(case.samples["rank_s"]):
+        if not case.ranks[rank].get("parts", True):
+            continue  # it stands aside: rank 0 drives its device
         for index, whole_s in enumerate(times):
             parts = [per_rank[rank][index] for per_rank in phases.values()]
             device_s = max(parts) if case.samples.get("phases_overlap") else sum(parts)

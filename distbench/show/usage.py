@@ -26,9 +26,12 @@ Keys                                            values
   workload.upload                               none b ab: copied in within each sample
   split                                         none batch m n k
   collect                                       none host gather all_gather reduce
-                                                reduce_scatter all_reduce
+                                                reduce_scatter all_reduce topk
   path                                          auto in_place collective p2p shared pinned
-  engine, device, backend                       torch numpy, auto cpu cuda, auto gloo nccl
+                                                pipelined fresh pageable
+  engine, device, backend                       torch numpy cupy, auto cpu cuda, auto gloo nccl
+  drive, devices                                process loop threads, [0,1,2]
+  shards_per_device, streams, stream            1, 1 to 8, default own per_thread
   measure                                       default quick thorough
   threads                                       CPU threads per rank
   run.dry_run, run.timeout_s                    print the plan; seconds until a silent rank is lost

@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from distbench import measure as loop
-from distbench.config import Measure, Start
-from distbench.measure import Samples, Timed, measure
-from distbench.timed import timed_path
+from distbench.config import Drive, Measure, Start
+from distbench.drives import DRIVES
+from distbench.measure import Samples, measure
+from distbench.timed import Timed
 from distbench.world import CellFailed, World
 
 MS = 10**6  # nanoseconds
@@ -187,13 +189,18 @@ def test_work_that_fails_ends_the_cell_with_its_reason_and_collects_garbage_agai
     assert gc.isenabled()
 
 
+def path_of(parts: list[tuple[str, Any]], *drives: Drive) -> Timed:
+    unit = SimpleNamespace(device=torch.device("cpu"), parts=lambda collects: parts, collect=None, streams=[])
+    return DRIVES[drives[0]]([unit], True)  # type: ignore[list-item]
+
+
 def test_the_parts_of_the_timed_path_run_in_order_and_their_times_add_up() -> None:
     order: list[str] = []
 
     def part(name: str, duration_s: float) -> tuple[str, Any]:
         return name, lambda: (order.append(name), time.sleep(duration_s))
 
-    timed = timed_path([part("h2d", 0.002), part("gemm", 0.006), part("collect", 0.0)], torch.device("cpu"))
+    timed = path_of([part("h2d", 0.002), part("gemm", 0.006), part("collect", 0.0)], Drive.process)
     began = time.monotonic_ns()
     timed.run()
     whole_ns = time.monotonic_ns() - began
