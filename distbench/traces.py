@@ -54,31 +54,38 @@ def merge(traces: list[tuple[int, list[Event], float]]) -> dict[str, Any]:
 
 
 def facts(events: list[Event]) -> dict[str, Any]:
-    """What a trace (of one rank or merged) tells about kernels, gaps, overlap and launches; times in seconds.
+    """What a merged trace tells about kernels, gaps, overlap and launches; times in seconds, summed over devices.
 
-    Gaps are looked for within each range named `sample …`, so that the time between samples is none.
+    Gaps are looked for per device and within each range named `sample …`, so that the time between samples is none;
+    copies overlap with the kernels of their own device only. On the CPU a rank is a device.
     """
-    kernels = [e for e in events if e.get("cat") == "kernel" and e.get("ph") == "X"]
-    copies = [e for e in events if e.get("cat") == "gpu_memcpy" and e.get("ph") == "X"]
     own = [e for e in events if e.get("cat") == "user_annotation" and e.get("ph") == "X"]
-    work = _spans(kernels) if kernels else _spans(e for e in own if _is(e, "gemm"))
-    moves = _spans(copies) if kernels else _spans(e for e in own if _is(e, "collect") or _is(e, "h2d"))
-    windows = union(_spans(e for e in own if _is(e, "sample")))
-    gap, busy = gaps(work, windows)
+    kernels = [e for e in events if e.get("cat") == "kernel" and e.get("ph") == "X"]
+    if kernels:
+        work, moves = _by_device(kernels), _by_device([e for e in events if e.get("cat") == "gpu_memcpy"])
+    else:
+        work = _by_device([e for e in own if _is(e, "gemm")])
+        moves = _by_device([e for e in own if _is(e, "collect") or _is(e, "h2d")])
+    windows = _by_device([e for e in own if _is(e, "sample")])
+    gap = busy = moved = both = 0.0
+    for device, spans in work.items():
+        idle, ran = gaps(spans, windows.get((device[0], 0), []))
+        gap, busy = gap + idle, busy + ran
+    for device, spans in moves.items():
+        moved += sum(end - start for start, end in union(spans))
+        both += common(spans, work.get(device, []))
     told: dict[str, Any] = {
         "of": "kernels" if kernels else "ranges",
         "gap_s": gap / 1e6 if work else None,
         "gap_share": gap / (gap + busy) if gap + busy else None,
-        "overlap_share": overlap(moves, work),
+        "overlap_share": both / moved if moved else None,
         "kernels_per_stream": None,
         "launch_delay_s": None,
         "reason": None if kernels else NO_KERNELS,
     }
     if kernels:
-        streams = Counter(
-            f"{e['pid']}.{e['args'].get('device', 0)}.{e['args'].get('stream', e['tid'])}" for e in kernels
-        )
-        told["kernels_per_stream"] = dict(sorted(streams.items()))
+        names = (f"rank {e['pid']} device {e['args']['device']} stream {e['args']['stream']}" for e in kernels)
+        told["kernels_per_stream"] = dict(sorted(Counter(names).items()))
         told["launch_delay_s"] = launch_delay(events, kernels)
     return told
 
@@ -90,14 +97,8 @@ def launch_delay(events: list[Event], kernels: list[Event]) -> dict[str, float] 
         for e in events
         if e.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in e.get("args", {})
     }
-    # In one rank's trace a kernel's pid is its device: then the correlation alone is the key.
-    alone = {correlation: ts for (_, correlation), ts in calls.items()}
-    delays = []
-    for kernel in kernels:
-        correlation = kernel.get("args", {}).get("correlation")
-        called = calls.get((kernel["pid"], correlation), alone.get(correlation))
-        if called is not None:
-            delays.append((kernel["ts"] - called) / 1e6)
+    keys = [((e["pid"], e["args"].get("correlation")), e["ts"]) for e in kernels]
+    delays = [(start - calls[key]) / 1e6 for key, start in keys if key in calls]
     return {"median": median(delays), "max": max(delays)} if delays else None
 
 
@@ -124,12 +125,9 @@ def gaps(work: list[Span], windows: list[Span]) -> tuple[float, float]:
     return gap, busy
 
 
-def overlap(moves: list[Span], work: list[Span]) -> float | None:
-    """Share of the time of the copies in which work ran too; None without copies."""
-    moves, work = union(moves), union(work)
-    total = sum(end - start for start, end in moves)
-    both = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in moves for b in work)
-    return both / total if total else None
+def common(some: list[Span], others: list[Span]) -> float:
+    """The time that both cover."""
+    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in union(some) for b in union(others))
 
 
 def _is(event: Event, name: str) -> bool:
@@ -138,3 +136,12 @@ def _is(event: Event, name: str) -> bool:
 
 def _spans(events: Any) -> list[Span]:
     return [(e["ts"], e["ts"] + e.get("dur", 0)) for e in events if e.get("ph") == "X"]
+
+
+def _by_device(events: list[Event]) -> dict[tuple[Any, int], list[Span]]:
+    """Spans by (rank, number of the device; 0 for ranges of the host)."""
+    spans: dict[tuple[Any, int], list[Span]] = {}
+    for event in events:
+        device = event.get("args", {}).get("device", 0)
+        spans.setdefault((event["pid"], device), []).extend(_spans([event]))
+    return spans
