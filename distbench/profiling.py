@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,7 +81,10 @@ def profiled(world: World, timed: Timed, cell: str, folder: Path, offset_ns: int
     place = wanted if wanted.is_dir() else Path(tempfile.mkdtemp(prefix="distbench-trace-"))
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     anchors = []
-    with profile(activities=activities, experimental_config=_all_threads()) as profiler:
+    profiler = profile(activities=activities, experimental_config=_all_threads())
+    with _quiet():
+        profiler.start()
+    try:
         for _ in range(_ANCHORS):
             before = now_ns()
             with torch.profiler.record_function(traces.ANCHOR):
@@ -89,6 +94,9 @@ def profiled(world: World, timed: Timed, cell: str, folder: Path, offset_ns: int
             timed.before()
             world.barrier()
             world.attempt("profile", partial(_sample, timed, index, cuda))
+    finally:
+        with _quiet():
+            profiler.stop()
     path = place / f"trace-{cell}-rank{world.rank}.json"
 
     def written() -> float:
@@ -101,6 +109,24 @@ def profiled(world: World, timed: Timed, cell: str, folder: Path, offset_ns: int
     world.attempt("profile", written)
     told = world.gather_json([str(path), socket.gethostname(), *own[0]])
     return _merged(told, wanted / f"trace-{cell}.json") if world.is_root else {}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the notes that the profiler writes to stderr on starting and stopping (torch 2.13) from the user's eyes."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            for line in file:
+                if not line.startswith(b"USDT:"):
+                    os.write(2, line)
 
 
 def _sample(timed: Timed, index: int, cuda: bool) -> None:

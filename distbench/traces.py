@@ -64,7 +64,8 @@ def facts(events: list[Event]) -> dict[str, Any]:
     if kernels:
         work, moves = _by_device(kernels), _by_device([e for e in events if e.get("cat") == "gpu_memcpy"])
     else:
-        work = _by_device([e for e in own if _is(e, "gemm")])
+        products = [e for e in own if _is(e, "shard")] or [e for e in own if _is(e, "gemm")]
+        work = _by_device(products)
         moves = _by_device([e for e in own if _is(e, "collect") or _is(e, "h2d")])
     windows = _by_device([e for e in own if _is(e, "sample")])
     gap = busy = moved = both = 0.0

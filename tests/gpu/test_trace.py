@@ -14,7 +14,10 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 
 @pytest.mark.parametrize("streams", [1, 2])
-def test_a_trace_tells_kernels_per_stream_and_launch_delay(lone_world, tmp_path: Path, streams: int) -> None:
+def test_a_trace_tells_kernels_per_stream_and_launch_delay(
+    lone_world, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: int
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # the profiler sets it
     from distbench.cell import Cell
 
     config = Config(collect=CollectName.host, device=Device.cuda, profile=Profile.torch)

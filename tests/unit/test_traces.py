@@ -49,7 +49,8 @@ def test_kernels_gaps_overlap_and_launch_delays_are_as_counted_by_hand() -> None
     assert told["reason"] is None
 
 
-def test_a_real_trace_is_put_on_the_monotonic_clock(tmp_path: Path) -> None:
+def test_a_real_trace_is_put_on_the_monotonic_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # the profiler sets it
     anchors = []
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(5):
