@@ -19,6 +19,8 @@ from distbench.launch import Launch
 
 SCHEMA = 1
 RESULTS = "results.jsonl"
+PER_RANK = ("rank_s", "start_s", "phases_s")
+"""What `samples` holds for each rank."""
 _LONGEST_LINE = 1_000_000  # characters: a longer line's per-rank samples go to a file beside it
 
 
@@ -45,8 +47,8 @@ class Journal:
     def _without_samples(self, record: dict[str, Any]) -> dict[str, Any]:
         name = f"samples-{record['cell']}-{time.time_ns()}.json"
         samples = record["samples"]
-        (self.path.parent / name).write_text(to_line({key: samples[key] for key in ("rank_s", "phases_s")}))
-        summary = {key: value for key, value in samples.items() if key not in ("rank_s", "phases_s")}
+        (self.path.parent / name).write_text(to_line({key: samples[key] for key in PER_RANK if key in samples}))
+        summary = {key: value for key, value in samples.items() if key not in PER_RANK}
         return record | {"samples": summary | {"file": name}}
 
 
@@ -64,15 +66,15 @@ def to_line(record: dict[str, Any]) -> str:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """A cell's last line each, in the order of their first; what is no record (a broken last line) is skipped."""
-    latest: dict[str, dict[str, Any]] = {}
+    """The last line of each cell (and repeat), in the order of their first; what is no record is skipped."""
+    latest: dict[tuple[str, Any], dict[str, Any]] = {}
     for line in path.read_bytes().split(b"\n"):
         try:
             record = json.loads(line)
         except ValueError:  # of JSON or of UTF-8
             continue
         if isinstance(record, dict) and "cell" in record:
-            latest[record["cell"]] = record
+            latest[str(record["cell"]), record.get("repeat")] = record
     return list(latest.values())
 
 
