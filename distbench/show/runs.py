@@ -119,6 +119,8 @@ def flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
+_FOLLOWS = ("upload", "path", "device", "backend", "threads", "drive")
+"""Keys that often follow from the others (a path from its collect): not named where they do."""
 _NOT_WHAT = re.compile(r"(run|measure)\.|workload\.(name|seed)$")
 
 
@@ -128,21 +130,38 @@ def settings_of(item: Record) -> dict[str, Any]:
     return told | {"world": item["world"]["size"]}
 
 
+def workload_of(item: Record) -> dict[str, Any]:
+    """The workload; in the record of a refused cell a size may still say `${workload.n}`, which is looked up."""
+    told: dict[str, Any] = item["config"]["workload"]
+    refers = {
+        key: re.fullmatch(r"\$\{workload\.(\w+)\}", value) for key, value in told.items() if isinstance(value, str)
+    }
+    return told | {key: told.get(found[1], told[key]) for key, found in refers.items() if found}
+
+
 def shape_of(item: Record) -> str:
     """`square 1024 x 1024 x 1024` (m, n, k), with a batch in front where there is one."""
-    w = item["config"]["workload"]
+    w = workload_of(item)
     batch = f"{w.get('batch')} x " if w.get("batch", 1) != 1 else ""
     return f"{w.get('name', '?')} {batch}{w.get('m')} x {w.get('n')} x {w.get('k')}"
 
 
 def varying(items: list[Record]) -> list[str]:
-    """The keys of `settings_of` whose values differ among the records, in order."""
+    """The keys of `settings_of` whose values differ among the records, in order, less those that follow from others."""
     told = [settings_of(item) for item in items]
     seen: dict[str, set[str]] = {}
     for settings in told:
         for key, value in settings.items():
             seen.setdefault(key, set()).add(repr(value))
-    return [key for key, values in seen.items() if len(values) > 1 or not all(key in settings for settings in told)]
+    keys = [key for key, values in seen.items() if len(values) > 1 or not all(key in settings for settings in told)]
+    for key in [key for key in keys if key.rpartition(".")[2] in _FOLLOWS]:
+        others = [other for other in keys if other != key]
+        values_by: dict[str, set[str]] = {}
+        for settings in told:
+            values_by.setdefault(repr([settings.get(other) for other in others]), set()).add(repr(settings.get(key)))
+        if all(len(values) == 1 for values in values_by.values()):
+            keys = others
+    return keys
 
 
 def label_of(item: Record, keys: list[str]) -> str:

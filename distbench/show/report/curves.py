@@ -62,11 +62,15 @@ def _is_cube(item: Record) -> bool:
 
 
 def _rate_against_size(items: list[Record], keys: list[str]) -> Figure | None:
-    if len({round(_size(item), 6) for item in items}) < 2:
-        return None
     groups = _grouped(items, [key for key in keys if key not in _SIZES])
+    groups = {label: group for label, group in groups.items() if len({_size(item) for item in group}) > 1}
+    if not groups:
+        return None
+    items = [item for group in groups.values() for item in group]
     name = "n of an n × n × n product" if all(map(_is_cube, items)) else "size: (batch·m·n·k)^⅓"
-    layout = {"xaxis": axis(name, type="log"), "yaxis": _rate_axis(items, type="log")}
+    sizes = sorted({_size(item) for item in items})
+    ticks = {"tickvals": sizes, "ticktext": [f"{size:.5g}" for size in sizes]} if len(sizes) <= 10 else {}
+    layout = {"xaxis": axis(name, type="log", **ticks), "yaxis": _rate_axis(items, type="log")}
     note = "Total rate: work ÷ median span over all ranks; bars show the 95 % interval of the median."
     return Figure("Rate against size", note, _curves(groups, _size, items), layout)
 
@@ -146,7 +150,10 @@ def _rate_against_name(items: list[Record], keys: list[str], key: str) -> Figure
     if key not in keys or len(items) > 400:
         return None
     groups = _grouped(items, [other for other in keys if other != key])
-    if len(groups) > _MOST_GROUPS:
+    groups = {
+        label: group for label, group in groups.items() if len({repr(settings_of(i).get(key)) for i in group}) > 1
+    }
+    if not groups or len(groups) > _MOST_GROUPS:
         return None
     factor, _ = rate_unit(max(map(_tflops, items)))
     data = []
@@ -193,18 +200,20 @@ def _roofline(items: list[Record], keys: list[str]) -> Figure | None:
             }
         )
     points = placed if len(placed) <= MOST_POINTS else _best_of_each(placed, _intensity)
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "cells (GEMM alone)",
-            "x": [_intensity(item) for item in points],
-            "y": [item["result"]["gemm_tflops"] * factor for item in points],
-            "marker": {"color": "#000000", "size": 8},
-            "hovertext": [hover(label_of(i, keys), i["result"]["gemm_tflops"], i["result"]["time_s"]) for i in points],
-            "hoverinfo": "text",
-        }
-    )
+    for number, dtype in enumerate(dict.fromkeys(str(item["config"]["workload"]["dtype"]) for item in points)):
+        own = [item for item in points if item["config"]["workload"]["dtype"] == dtype]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": text(f"{dtype}, GEMM alone"),
+                "x": [_intensity(item) for item in own],
+                "y": [item["result"]["gemm_tflops"] * factor for item in own],
+                "marker": {"color": _colour(number), "size": 8},
+                "hovertext": [hover(label_of(i, keys), i["result"]["gemm_tflops"], i["result"]["time_s"]) for i in own],
+                "hoverinfo": "text",
+            }
+        )
     layout = {"xaxis": axis("FLOP per byte of A, B and C", type="log"), "yaxis": axis(f"rate, {unit}", type="log")}
     note = (
         "Each cell's product against what the arithmetic units (flat) and the memory (slope) allow: the "

@@ -6,7 +6,11 @@ const common = {
   font: { family: "system-ui, sans-serif", size: 12 }, paper_bgcolor: "#fff", plot_bgcolor: "#fff",
   legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
 };
-const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+const options = { // no button that would send the plot to a server
+  responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+  displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
+  modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]],
+};
 
 function place(parent, figure) {
   const box = document.createElement("div");
@@ -43,10 +47,19 @@ async function draw() {
   document.body.dataset.drawn = "yes";
 }
 
+function showAll() { // very many rows wait in a template, so that the page opens at once
+  const more = document.getElementById("more");
+  if (!more) return;
+  document.querySelector("table").tBodies[0].append(more.content);
+  document.getElementById("all").parentElement.remove();
+  more.remove();
+}
+
 function sortable(table) {
   table.tHead.addEventListener("click", (event) => {
     const head = event.target.closest("th");
     if (!head) return;
+    showAll();
     const falling = head.dataset.order === "rising";
     for (const other of table.tHead.querySelectorAll("th")) delete other.dataset.order;
     head.dataset.order = falling ? "falling" : "rising";
@@ -63,4 +76,5 @@ const fit = () => document.querySelectorAll(".plot").forEach((plot) => Plotly.Pl
 addEventListener("beforeprint", fit);
 addEventListener("afterprint", fit);
 document.querySelectorAll("table").forEach(sortable);
+document.getElementById("all")?.addEventListener("click", showAll);
 draw();

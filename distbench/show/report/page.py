@@ -21,6 +21,7 @@ from distbench.show.runs import Record, Run, Unusable, label_of, shape_of, varyi
 from distbench.show.units import rate, seconds
 
 _MOST_DETAILS = 60
+_MOST_ROWS = 500
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
@@ -158,8 +159,17 @@ def _about(run: Run) -> str:
 
 def _table(runs: list[Run]) -> str:
     heads = "".join(f'<th class="{kind}">{name}</th>' for name, kind in _COLUMNS)
-    rows = "\n".join(_row(item) for run in runs for item in run.records)
-    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+    items = [item for run in runs for item in run.records]
+    if len(items) > _MOST_ROWS:  # the bad ones first: they must not hide among those that wait
+        items.sort(key=lambda item: item["status"] == "ok")
+    rows = [_row(item) for item in items]
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>\n{chr(10).join(rows[:_MOST_ROWS])}\n</tbody></table>"
+    if len(rows) <= _MOST_ROWS:
+        return f'<div class="wide">{table}</div>'
+    return (
+        f'<div class="wide">{table}</div>\n<template id="more">{chr(10).join(rows[_MOST_ROWS:])}</template>\n'
+        f'<p class="note">{_MOST_ROWS} of {len(rows)} cells. <button id="all">Show all</button></p>'
+    )
 
 
 def _row(item: Record) -> str:

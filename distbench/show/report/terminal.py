@@ -16,7 +16,18 @@ from rich.text import Text
 
 from distbench import record
 from distbench.show.report.attribution import where_time_went
-from distbench.show.runs import Record, Run, Unusable, label_of, load, per_rank, settings_of, shape_of, varying
+from distbench.show.runs import (
+    Record,
+    Run,
+    Unusable,
+    label_of,
+    load,
+    per_rank,
+    settings_of,
+    shape_of,
+    varying,
+    workload_of,
+)
 from distbench.show.units import rate, seconds
 from distbench.stats import median, quantile
 
@@ -76,7 +87,7 @@ def table(items: Sequence[Record]) -> Table:
 
 def _short(item: Record) -> str:
     """`square 8192³` where the three sizes are one."""
-    w = item["config"]["workload"]
+    w = workload_of(item)
     is_cube = w.get("batch") == 1 and w.get("m") == w.get("n") == w.get("k")
     return f"{w.get('name')} {w['n']}³" if is_cube else shape_of(item)
 
