@@ -314,9 +314,14 @@ def _curves(
 ) -> list[dict[str, Any]]:
     """A line per group; where there are too many to tell apart, the best, the median and the lowest at each x."""
     factor, _ = rate_unit(max(map(_tflops, items)))
-    if len(groups) > _MOST_GROUPS or len(items) > MOST_POINTS:
-        return _bands(items, x_of, factor)
-    data = []
+    if len(groups) > _MOST_GROUPS:
+        lines: _Lines = (("best of the cells", max), ("median of the cells", median), ("lowest of the cells", min))
+        return _binned(items, x_of, factor, lines)
+    data: list[dict[str, Any]] = []
+    if len(items) > MOST_POINTS:
+        for label, group in groups.items():
+            data += _binned(group, x_of, factor, ((f"{label}, median", median),), len(data))
+        return data
     for number, (label, group) in enumerate(groups.items()):
         ordered = sorted(group, key=x_of)
         data.append(
@@ -350,8 +355,13 @@ def _interval(items: list[Record], factor: float) -> dict[str, Any]:
     return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1}
 
 
-def _bands(items: list[Record], x_of: Callable[[Record], float], factor: float) -> list[dict[str, Any]]:
-    """Best, median and lowest rate in each of at most 200 bins of the axis."""
+_Lines = Sequence[tuple[str, Callable[[list[float]], float]]]
+
+
+def _binned(
+    items: list[Record], x_of: Callable[[Record], float], factor: float, lines: _Lines, first: int = 0
+) -> list[dict[str, Any]]:
+    """Lines over at most 200 bins of the axis, each with what it picks of a bin's rates."""
     xs = [math.log(x_of(item)) for item in items]
     distinct = sorted(set(xs))
     width = (distinct[-1] - distinct[0]) / 200 if len(distinct) > 200 else 0.0
@@ -360,15 +370,14 @@ def _bands(items: list[Record], x_of: Callable[[Record], float], factor: float) 
         slot = at if not width else distinct[0] + width * (int((at - distinct[0]) / width) + 0.5)
         bins[slot].append(_tflops(item) * factor)
     places = sorted(bins)
-    lines: Sequence[tuple[str, Callable[[list[float]], float]]] = (("best", max), ("median", median), ("lowest", min))
     return [
         {
             "type": "scatter",
             "mode": "lines",
-            "name": f"{name} of the cells",
+            "name": text(name),
             "x": [math.exp(at) for at in places],
             "y": [pick(bins[at]) for at in places],
-            "line": {"color": _colour(number)},
+            "line": {"color": _colour(first + number)},
         }
         for number, (name, pick) in enumerate(lines)
     ]
