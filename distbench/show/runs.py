@@ -44,13 +44,13 @@ def load(named: list[Path]) -> list[Run]:
 
 
 def results_files(path: Path) -> list[Path]:
-    """The file itself, a run's folder's results.jsonl, or those of the runs below a folder."""
+    """The file itself, a run's folder's results.jsonl, those of the runs below a folder, or the folder's own *.jsonl."""
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise Unusable(f"{path}: no such file or folder; name a run's folder or its {record.RESULTS}{_nearest(path)}")
     own = path / record.RESULTS
-    below = [own] if own.is_file() else sorted(path.rglob(record.RESULTS))
+    below = [own] if own.is_file() else sorted(path.rglob(record.RESULTS)) or sorted(path.glob("*.jsonl"))
     if not below:
         raise Unusable(f"{path}: no {record.RESULTS} in it or below it; name a run's folder or its results file")
     return below

@@ -133,12 +133,14 @@ def compare(found: Pairing, metric: Metric, threshold: float, launch_spread: flo
             compared.append(Compared(name, item[0], None, None, None, None, item[1]))
             continue
         word = verdict(item, next(adjusted), threshold, metric.higher_is_better)
-        middles = [
-            median([median(metric.values(one)) for one in side if _is_ok(one)]) for side in (each.base, each.new)
-        ]
+        base, new = (_middle(side, metric) for side in (each.base, each.new))
         slower = loss(item.ratio, metric.higher_is_better)
-        compared.append(Compared(name, word, *middles, item, slower, "; ".join(each.differences) or None))
+        compared.append(Compared(name, word, base, new, item, slower, "; ".join(each.differences) or None))
     return compared
+
+
+def _middle(side: list[Launch], metric: Metric) -> float:
+    return median([median(metric.values(launch)) for launch in side if _is_ok(launch)])
 
 
 def _is_ok(launch: Launch) -> bool:
