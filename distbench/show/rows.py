@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from distbench.show.peaks import share_of_peak
-from distbench.show.runs import Record, Run, flat, per_rank
+from distbench.show.runs import Record, Run, flat, per_rank, workload_of
 from distbench.stats import median
 
 Row = dict[str, Any]
@@ -97,7 +97,8 @@ def _rows_of_samples(run: Run, item: Record) -> Iterator[Row]:
 
 def _identity(run: Run, item: Record) -> Row:
     """The columns that both tables share: which run, which cell, its configuration."""
-    config = {key: value for key, value in flat(item["config"]) if not key.startswith(("run.", "measure."))}
+    told = item["config"] | {"workload": workload_of(item)}
+    config = {key: value for key, value in flat(told) if not key.startswith(("run.", "measure."))}
     named = {key.replace("workload.name", "workload").replace("workload.", ""): value for key, value in config.items()}
     return {
         "run": run.name,

@@ -41,7 +41,7 @@ class Figure:
 
 def text(value: object) -> str:
     """Text from a record, for plotly's labels and hovers."""
-    return html.escape(str(value)).replace("{", "&#123;")  # %{…} is plotly's template
+    return html.escape(str(value), quote=False).replace("{", "&#123;")  # %{…} is plotly's template
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
