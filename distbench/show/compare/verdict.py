@@ -6,8 +6,9 @@ memory came to lie, which neighbours were busy), so:
 - two or more launches on both sides: Welch's t interval of their log medians (Kalibera and Jones, Rigorous Benchmarking
   in Reasonable Time, ISMM 2013: the launch is the level that matters);
 - more than one on one side: that side's spread stands for both;
-- one a side: the spread between launches cannot be seen and is assumed, and the spread within each launch is added, from
-  a bootstrap over blocks of samples, since neighbours in time are not independent.
+- one a side: the spread between launches cannot be seen and is assumed, at no less than that of the samples within
+  them (what disturbs samples disturbs launches), and the error of each median is added, from a bootstrap over blocks of
+  samples, since neighbours in time are not independent.
 
 Over all cells Holm's rule (1979) keeps the chance of one false FASTER or SLOWER at 5 %.
 """
@@ -40,7 +41,7 @@ class Estimate:
 def estimate(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]], launch_spread: float) -> Estimate:
     """Compare two sides; each is one series of samples per launch, all positive.
 
-    launch_spread: the standard deviation of launches' medians as a share, assumed where each side has one launch.
+    launch_spread: the least standard deviation of launches' medians, as a share, where each side has one launch.
     """
     from scipy import stats
 
@@ -62,9 +63,10 @@ def estimate(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]], la
         how = f"{len(olds)} and {len(nows)} launches: the spread of the many stands for both"
     else:
         within = [log_median_error(side[0]) for side in (base, new)]
-        error = math.sqrt(sum(value**2 for value in within) + 2 * launch_spread**2)
+        spread = max(launch_spread, *(log_spread(side[0]) for side in (base, new)))
+        error = math.sqrt(sum(value**2 for value in within) + 2 * spread**2)
         freedom = math.inf
-        how = f"one launch a side: launches are taken to differ by {launch_spread:.1%}"
+        how = f"one launch a side: launches are taken to differ as their samples do, by {launch_spread:.1%} at least"
     if not error:  # equal to the last digit in every launch
         return Estimate(math.exp(difference), math.exp(difference), math.exp(difference), float(difference == 0), how)
     half = float(stats.t.ppf(1 - ALPHA / 2, freedom)) * error
@@ -104,6 +106,12 @@ def log_median_error(series: Sequence[float]) -> float:
         rng=np.random.default_rng(0),
     )
     return float(told.standard_error)
+
+
+def log_spread(series: Sequence[float]) -> float:
+    """The samples' standard deviation as a share, from the middle half of them: outliers do not count."""
+    low, high = np.quantile(np.log(np.asarray(series, dtype=float)), [0.25, 0.75])
+    return float((high - low) / 1.349)
 
 
 def _block_length(values: Any) -> int:
