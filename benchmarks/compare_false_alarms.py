@@ -1,9 +1,9 @@
 """How often `distbench compare` is wrong: the same run twice, and a run slowed by 3 % by a real cause.
 
-    benchmarks/compare_false_alarms.py --launches 200 --slowed 30 --folder /tmp/launches
+    benchmarks/compare_false_alarms.py --launches 101 --slowed 15 --folder /tmp/launches
 
 Every launch is a distbench process of its own, pinned to one core, before other work where the user may do that. First
-the same command `--launches` times; neighbours in time are compared as pairs with one launch a side, and every ten as five
+the same command `--launches` times; each is compared with the next as one launch a side, and every ten as five
 against five (in every way of dividing that alternates halves). Goal: FASTER or SLOWER in at most 5 of 100. Then `--slowed`
 launches of each kind in turn, every second one beside a process of real-time priority on the same core that takes 3 % of
 it, a slice in each millisecond: what the scheduler gave it is measured (/proc/…/stat) and shown. Needs root. Goal: SLOWER.
@@ -63,8 +63,8 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launches", type=int, default=200, help="of the same command (default 200)")
-    parser.add_argument("--slowed", type=int, default=30, help="launches of each kind, beside a competitor and without")
+    parser.add_argument("--launches", type=int, default=101, help="of the same command (default 101: 100 pairs)")
+    parser.add_argument("--slowed", type=int, default=15, help="launches of each kind, beside a competitor and without")
     parser.add_argument("--folder", type=Path, help="keep the records here; launches that are there already are used")
     return parser.parse_args()
 
@@ -104,7 +104,7 @@ def _tell(name: str, words: list[str], wanted: tuple[str, ...], least: float) ->
 def _same(folder: Path, launches: int) -> bool:
     made = [_launch(folder / f"{number:04d}") for number in range(launches)]
     calm = ("SAME", "UNSURE")
-    ones = [_verdict([made[at]], [made[at + 1]])[0] for at in range(0, launches - 1, 2)]
+    ones = [_verdict([made[at]], [made[at + 1]])[0] for at in range(launches - 1)]
     met = _tell("the same run, one launch a side", ones, calm, 0.95)
     fives = []
     for at in range(0, launches - 9, 10):
@@ -119,7 +119,7 @@ def _same(folder: Path, launches: int) -> bool:
 
 def _slowed(folder: Path, count: int) -> bool:
     alone, beside, shares = [], [], []
-    for number in range(count):
+    for number in range(count):  # in turn, so that the machine's drift falls on both
         alone.append(_launch(folder / "alone" / f"{number:04d}"))
         with _competitor() as taken:
             beside.append(_launch(folder / "beside" / f"{number:04d}"))

@@ -183,7 +183,8 @@ def _roofline(items: list[Record], keys: list[str]) -> Figure | None:
     if not ceilings:
         return None
     factor, unit = rate_unit(max(item["result"]["gemm_tflops"] for item in placed))
-    low, high = min(map(_intensity, placed)) / 3, max(map(_intensity, placed)) * 3
+    ridges = [roof.tflops * 1e12 / roof.bytes_per_s for roof in ceilings if roof.bytes_per_s]  # where slope meets roof
+    low, high = min(*map(_intensity, placed), *ridges, math.inf) / 3, max(map(_intensity, placed)) * 3
     data: list[dict[str, Any]] = []
     for number, roof in enumerate(ceilings):
         ridge = roof.tflops * 1e12 / roof.bytes_per_s if roof.bytes_per_s else low

@@ -23,7 +23,6 @@ from distbench.show.runs import (
     label_of,
     load,
     per_rank,
-    settings_of,
     shape_of,
     varying,
     workload_of,
@@ -234,12 +233,12 @@ def _lines(path: Path, console: rich.console.Console, still: Callable[[], bool])
     while still():
         runs, _ = _now(path)
         items = runs[0].records if runs else []
-        keys = varying(items)
         for item in items[told:]:
-            label = label_of(item, keys) if keys else shape_of(item)
-            result = item["result"]
+            config, result = item["config"], item["result"]
+            how = f"{config.get('split')} {config.get('collect')} {config.get('path')}"
+            label = f"{_short(item)} {config['workload'].get('dtype')}, {how}, {item['world']['size']} ranks"
             figures = item["reason"] if result is None else f"{rate(result['tflops'])}, {seconds(result['time_s'])}"
-            console.print(Text(f"{item['status']:<8}{label}, {settings_of(item)['world']} ranks: {figures}"))
+            console.print(Text(f"{item['status']:<8}{label}: {figures}"))
         told = max(told, len(items))
         time.sleep(_POLL_S)
 
