@@ -238,7 +238,7 @@ def _lines(path: Path, console: rich.console.Console, still: Callable[[], bool])
             how = f"{config.get('split')} {config.get('collect')} {config.get('path')}"
             label = f"{_short(item)} {config['workload'].get('dtype')}, {how}, {item['world']['size']} ranks"
             figures = item["reason"] if result is None else f"{rate(result['tflops'])}, {seconds(result['time_s'])}"
-            console.print(Text(f"{item['status']:<8}{label}: {figures}"))
+            console.print(Text(f"{item['status']:<8}{label}: {figures}"), soft_wrap=True)
         told = max(told, len(items))
         time.sleep(_POLL_S)
 
