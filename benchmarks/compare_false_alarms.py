@@ -70,10 +70,17 @@ def _options() -> argparse.Namespace:
 
 
 def _launch(folder: Path) -> Path:
-    if not (folder / "results.jsonl").is_file():
+    if not _is_complete(folder):
+        shutil.rmtree(folder, ignore_errors=True)
         words = [sys.executable, "-m", "distbench", *WORDS, *SAMPLES, f"hydra.run.dir={folder}"]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, preexec_fn=_first_in_line)
     return folder
+
+
+def _is_complete(folder: Path) -> bool:
+    """Measured by an earlier run of this script, to the end."""
+    path = folder / "results.jsonl"
+    return path.is_file() and [item["status"] for item in load([path])[0].records] == ["ok"]
 
 
 def _first_in_line() -> None:

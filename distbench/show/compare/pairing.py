@@ -48,7 +48,13 @@ def pair(base: list[Run], new: list[Run], allowed: set[str], force: bool = False
     olds, news = _cells(base, allowed), _cells(new, allowed)
     found = Pairing()
     for key in [key for key in olds if key in news]:
-        found.pairs.append(Pair(olds.pop(key), news.pop(key)))
+        each = Pair(olds.pop(key), news.pop(key))
+        starts = [_starts(side) for side in (each.base, each.new)]
+        if "start" in allowed or not all(starts) or starts[0] == starts[1]:
+            found.pairs.append(each)
+            continue
+        told = f"start: {' and '.join(starts[0])} against {' and '.join(starts[1])}"
+        (found.pairs if force else found.refused).append(Pair(each.base, each.new, (told,)))
     for key, launches in list(olds.items()):
         near = [(len(different), other) for other in news if (different := _differing(key, other))]
         if not near or min(near)[0] > _MOST_DIFFERENCES:
@@ -68,17 +74,17 @@ def _cells(runs: list[Run], allowed: set[str]) -> dict[Key, list[Launch]]:
     cells: dict[Key, list[Launch]] = {}
     for run in runs:
         for item in run.records:
-            told = {name: str(value) for name, value in measured_as(item).items() if not _is_allowed(name, allowed)}
+            told = {name: str(value) for name, value in settings_of(item).items() if not _is_allowed(name, allowed)}
             cells.setdefault(tuple(sorted(told.items())), []).append(Launch(item, per_rank(run, item)))
     return cells
 
 
-def measured_as(item: Record) -> dict[str, Any]:
-    """What must agree: the settings and, where ranks wait for each other, how samples were started."""
-    told = settings_of(item)
-    if item["samples"] and item["world"]["size"] > 1:
-        told["start"] = item["samples"].get("start")
-    return told
+def _starts(launches: list[Launch]) -> list[str]:
+    """How samples were started, where ranks wait for each other; empty for one rank, or where nothing was measured."""
+    told = {
+        str(launch.samples.get("start")) for launch in launches if launch.samples and launch.item["world"]["size"] > 1
+    }
+    return sorted(told)
 
 
 def _is_allowed(name: str, allowed: set[str]) -> bool:
