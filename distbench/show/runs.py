@@ -126,7 +126,8 @@ _NOT_WHAT = re.compile(r"(run|measure)\.|workload\.(name|seed)$")
 
 def settings_of(item: Record) -> dict[str, Any]:
     """What is measured, by dotted key: the configuration less how it is run and sampled, the world, the start."""
-    told = {key: value for key, value in flat(item["config"]) if not _NOT_WHAT.match(key)}
+    config = item["config"] | {"workload": workload_of(item)}
+    told = {key: value for key, value in flat(config) if not _NOT_WHAT.match(key)}
     return told | {"world": item["world"]["size"]}
 
 

@@ -53,8 +53,8 @@ def pair(base: list[Run], new: list[Run], allowed: set[str], force: bool = False
         if "start" in allowed or not all(starts) or starts[0] == starts[1]:
             found.pairs.append(each)
             continue
-        told = f"start: {' and '.join(starts[0])} against {' and '.join(starts[1])}"
-        (found.pairs if force else found.refused).append(Pair(each.base, each.new, (told,)))
+        differs = f"start: {' and '.join(starts[0])} against {' and '.join(starts[1])}"
+        (found.pairs if force else found.refused).append(Pair(each.base, each.new, (differs,)))
     for key, launches in list(olds.items()):
         near = [(len(different), other) for other in news if (different := _differing(key, other))]
         if not near or min(near)[0] > _MOST_DIFFERENCES:
