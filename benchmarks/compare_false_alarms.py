@@ -37,10 +37,9 @@ COMPETITOR = """
 import os, time
 os.sched_setaffinity(0, {%d})
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
-next_s = time.monotonic()
+began, next_s, spent = time.monotonic(), time.monotonic(), time.process_time()
 while True:
-    end = time.monotonic() + %g
-    while time.monotonic() < end:
+    while time.process_time() - spent < %g * (time.monotonic() - began):
         pass
     next_s += 1e-3
     time.sleep(max(0.0, next_s - time.monotonic()))
@@ -145,7 +144,7 @@ def _slowed(folder: Path, count: int) -> bool:
 @contextmanager
 def _competitor() -> Iterator[Callable[[], float]]:
     """A process that takes SHARE of the core; yields a call that says what it has taken of it so far."""
-    with subprocess.Popen([sys.executable, "-c", COMPETITOR % (CORE, SHARE * 1e-3)]) as process:
+    with subprocess.Popen([sys.executable, "-c", COMPETITOR % (CORE, SHARE)]) as process:
         watched, began = psutil.Process(process.pid), time.monotonic()
         try:
             yield lambda: sum(watched.cpu_times()[:2]) / (time.monotonic() - began)

@@ -24,11 +24,11 @@ SWEEP = ["-m", "workload=square", "workload.n=128,256,512", "workload.dtype=floa
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(sys.argv[1]) if len(sys.argv) > 1 else _swept(Path(folder) / "sweep")
+        run = Path(sys.argv[1]) if len(sys.argv) > 1 else _swept(Path(folder))
         page = Path(folder) / "report.html"
         title = ["--title", "Square products on three ranks"]
         subprocess.run([sys.executable, "-m", "distbench", "report", str(run), *title, "-o", str(page)], check=True)
-        for name, size in (("report", "1000,1500"), ("report-phone", "500,1000")):
+        for name, size in (("report", "1000,1700"), ("report-phone", "500,1000")):
             options = ["--headless=new", "--no-sandbox", "--hide-scrollbars", f"--window-size={size}"]
             wait = ["--virtual-time-budget=20000", f"--screenshot={IMAGES / f'{name}.png'}"]
             subprocess.run(["chromium", *options, *wait, page.as_uri()], check=True, stderr=subprocess.DEVNULL)
@@ -40,8 +40,9 @@ def main() -> None:
 
 def _swept(folder: Path) -> Path:
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=3", "-m", "distbench", *SWEEP]
-    subprocess.run([*words, f"hydra.sweep.dir={folder}"], check=True, env=os.environ | {"LOGLEVEL": "ERROR"})
-    return folder
+    subprocess.run(words, check=True, cwd=folder, env=os.environ | {"LOGLEVEL": "ERROR"})
+    (results,) = folder.rglob("results.jsonl")
+    return results.parent
 
 
 if __name__ == "__main__":
