@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from distbench import __version__
 from distbench.alive import Watch, write_error_file
 from distbench.launch import Launch, LaunchError, detect
+from distbench.launchers import chosen, misused
 from distbench.show.usage import USAGE
 from distbench.verbs import is_verb, run_verb, unknown_word
 
@@ -39,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         return refuse(str(error))
     if answer := _answer(arguments):
         return _say(answer) if launch.rank == 0 else 0
+    if name := chosen(arguments):
+        return _dispatch(name, launch, arguments, timeouts)
     if wrong := unknown_word(arguments):
         return refuse(wrong) if launch.rank == 0 else 0
     try:
@@ -57,18 +60,37 @@ def refuse(reason: str) -> int:
 
 
 def _run(launch: Launch, watch: Watch, arguments: list[str]) -> int:
+    from distbench.greet import NotThisRun
     from distbench.world import World
 
     watch.start()
     world = World(launch, watch)
     try:
         world.join()
+    except NotThisRun as error:  # told by the rank that it concerns
+        watch.end(f"the ranks could not join: {error}", "failed", speaks=True)
     except (LaunchError, RuntimeError, OSError) as error:
         watch.end(f"the ranks could not join: {str(error).splitlines()[0]}", "failed")
     gc.freeze()  # torch's 190,000 objects live as long as the run: no collection walks them again
     status = _lead(world, arguments) if world.is_root else _follow(world)
     world.leave()
     return status
+
+
+def _dispatch(name: str, launch: Launch, arguments: list[str], timeouts: list[float]) -> int:
+    """Lead a sweep whose cells are launches of their own."""
+    if launch.rank != 0:
+        return 2  # rank 0 says why
+    if reason := misused(name, launch, arguments):
+        return refuse(reason)
+    from distbench.compose import Refused
+    from distbench.launchers.batch import Rank
+    from distbench.launchers.sweep import dispatch
+
+    try:
+        return dispatch(name, arguments, Rank(arguments, timeouts))
+    except Refused as refused:
+        return refuse(str(refused))
 
 
 def _lead(world: World, arguments: list[str]) -> int:

@@ -23,7 +23,14 @@ from distbench.member import Member, this_member
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ASKED_TO_END = (signal.SIGTERM, signal.SIGINT)
+_UNLESS_IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""A closed terminal (not under nohup), and what Slurm's --signal sends before the time limit."""
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """The signals that end a run with what it measured on disk."""
+    return (*_ASKED_TO_END, *(it for it in _UNLESS_IGNORED if signal.getsignal(it) is not signal.SIG_IGN))
 
 
 def write_error_file(message: str) -> None:
@@ -51,6 +58,8 @@ class Watch:
         self.timeout_s = timeout_s
         self.step_timeout_s = step_timeout_s
         self.on_end: Callable[[str, str], None] | None = None
+        self.how_to_go_on: str | None = None
+        """On rank 0: the command that goes on with a run that ends here."""
         self._interval_s = min(1.0, timeout_s / 10)
         self._window_gap_s = timeout_s / 20
         """The longest that a timed window holds a beat back."""
@@ -70,13 +79,18 @@ class Watch:
         self._ending = threading.Lock()
         self._interruption: str | None = None
         self._arrived: list[int] = []
+        self.awaited: Callable[[], list[int]] = list
+        """Rank 0: the ranks that were let in so far."""
+        self.unreached: Callable[[], str] = str
+        """The others: why rank 0 was not reached so far."""
 
     # --- told by the main thread -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to guard; call before anything that can hang. From here a thread takes the signals that end a run."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-        self._spawn(self._wait_for_signals)
+        awaited = ending_signals()
+        signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+        self._spawn(lambda: self._wait_for_signals(awaited))
         if self.launch.world_size > 1:
             self._spawn(self._guard)
 
@@ -130,9 +144,9 @@ class Watch:
     def _spawn(self, target: Callable[[], None]) -> None:
         threading.Thread(target=target, daemon=True).start()
 
-    def _wait_for_signals(self) -> None:
+    def _wait_for_signals(self, awaited: tuple[signal.Signals, ...]) -> None:
         while True:
-            number = signal.sigwait(ENDING_SIGNALS)
+            number = signal.sigwait(awaited)
             if self._judged:
                 continue  # the launcher's answer to the ranks that read the verdict and left
             # A launcher answers a rank's death with SIGTERM to the others: then that rank's death is the reason.
@@ -254,7 +268,9 @@ class Watch:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def end(self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False) -> None:
+    def end(
+        self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False, speaks: bool = False
+    ) -> None:
         """Record the cell in flight (rank 0), say why, kill this host's lost ranks, and end with status 1."""
         with self._ending:  # the first thread to come here ends the process; the others never get past
             if self._leaving:
@@ -262,16 +278,16 @@ class Watch:
             if self._interruption is not None:  # what breaks after the signal, breaks because of it
                 reason, status, lost = self._interruption, "skipped", None
             try:
-                self._last_words(reason, status, lost or [], quiet)
+                self._last_words(reason, status, lost or [], quiet, speaks)
                 if self._interruption is not None and self.launch.world_size > 1:
                     time.sleep(self._interval_s / 2)  # until the signal has reached the others: see _wait_for_signals
             finally:  # a full disk or a closed pipe must not keep the process alive
                 os._exit(1)
 
-    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool) -> None:
-        own_host = self._members[self.launch.rank if self._joined else 0].host
+    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool, speaks: bool) -> None:
+        own_machine = self._members[self.launch.rank if self._joined else 0].machine
         for member in lost:
-            if member.host == own_host and member.pid != os.getpid():
+            if member.machine == own_machine and member.pid != os.getpid():
                 member.kill()
         write_error_file(reason)
         try:
@@ -279,15 +295,17 @@ class Watch:
                 self.on_end(reason, status)
             sys.stdout.flush()
         finally:
-            speaks = self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
+            speaks = speaks or self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
             if speaks and not quiet:
                 print(f"distbench: {reason}; rank {self.launch.rank} ends", file=sys.stderr, flush=True)
+            if speaks and self.how_to_go_on is not None:
+                print(f"what was measured is on disk; to go on:\n  {self.how_to_go_on}", file=sys.stderr, flush=True)
 
     def _local_peers(self) -> list[Member]:
         if not self._joined:
             return []
         own = self._members[self.launch.rank]
-        return [member for member in self._members if member.host == own.host and member.rank != own.rank]
+        return [member for member in self._members if member.machine == own.machine and member.rank != own.rank]
 
     def _died(self, gone: list[Member]) -> str:
         return f"{', '.join(member.title for member in gone[:4])} died, in stage {self._stage}"
@@ -297,11 +315,18 @@ class Watch:
             self.launch.world_size,
             f"{self.launch.address or 'this host'}:{self.launch.port or 'agreed port'}",
         )
-        if not self._arrived:
-            return f"no answer from rank 0's store at {where} for {self.timeout_s:g} s (run.timeout_s)"
-        missing = [str(rank) for rank in range(size) if rank not in self._arrived]
+        arrived = self._arrived or self.awaited()
+        if not arrived:
+            why = self.unreached() or where
+            return f"no answer from rank 0 for {self.timeout_s:g} s (run.timeout_s): {why}"
+        missing = [str(rank) for rank in range(size) if rank not in arrived]
+        if not missing:
+            return (
+                f"all {size} ranks arrived at {where}, but did not reach each other within run.timeout_s="
+                f"{self.timeout_s:g} s: set GLOO_SOCKET_IFNAME to the network card between the hosts"
+            )
         shown = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
         return (
-            f"{len(self._arrived)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s; "
+            f"{len(arrived)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s; "
             f"missing: {shown}"
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
-from distbench.launch import Launch
+from distbench.launch import Launch, LaunchError
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Member:
     started: float
     """The process's start time, so that a pid used again is not taken for it."""
     local_rank: int = 0
+    machine: str = ""
+    """Where its pid means something: two hosts may have the same name, two containers of one host the same boot."""
 
     @property
     def title(self) -> str:
@@ -44,4 +47,50 @@ class Member:
 
 def this_member(launch: Launch) -> Member:
     """This process as a member."""
-    return Member(launch.rank, os.uname().nodename, os.getpid(), psutil.Process().create_time(), launch.local_rank)
+    started = psutil.Process().create_time()
+    return Member(launch.rank, os.uname().nodename, os.getpid(), started, launch.local_rank, _machine())
+
+
+def _machine() -> str:
+    """Host name, boot and process namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{os.uname().nodename} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return os.uname().nodename
+
+
+_LAUNCHERS = (
+    *("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "hydra_pmi_proxy", "pmi_proxy", "slurmstepd"),
+    *("aprun", "jsrun", "jsrund", "palsd", "flux-shell"),
+)
+"""Programs that start the ranks of a world."""
+
+
+def lone_copies() -> str | None:
+    """For a world of one: other processes that the same parent started with the same command line within a second.
+
+    Such copies were often meant to be one world. Raises LaunchError where the parent is a launcher of ranks.
+    """
+    own = psutil.Process()
+    try:
+        parent = own.parent()
+        if parent is None:
+            return None
+        children = " ".join(path.read_text() for path in Path(f"/proc/{parent.pid}/task").glob("*/children"))
+        others = [psutil.Process(int(pid)) for pid in children.split() if int(pid) != own.pid]
+        copies = [
+            p.pid for p in others if abs(p.create_time() - own.create_time()) < 1 and p.cmdline() == own.cmdline()
+        ]
+        by = parent.name()
+    except (psutil.Error, OSError, ValueError):  # one went away: then it was no copy that matters
+        return None
+    if not copies:
+        return None
+    told = f"{by} (pid {parent.pid}) started {len(copies) + 1} copies of this run at once, each a world of one"
+    if by in _LAUNCHERS:
+        raise LaunchError(
+            f"{told}: it told them no rank that distbench knows; set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for "
+            "each, or start them with torchrun"
+        )
+    return f"{told}: they disturb each other's times; for one world use torchrun, mpirun or srun"

@@ -30,6 +30,7 @@ class Console:
     def __init__(self, world_size: int, sweeping: bool, launcher: str) -> None:
         self.sweeping = sweeping
         self.world_size = world_size
+        self.launcher = launcher
         # mpirun and srun give ranks a terminal of their own even where their output goes to a file.
         self.live = sys.stdout.isatty() and launcher in ("single", "torchrun", "env")
         width = shutil.get_terminal_size().columns if self.live else 100
@@ -82,6 +83,22 @@ class Console:
         """A cell's record, once it is on disk."""
         self._safely(lambda: self._show(record))
 
+    def show_standing(self, record: dict[str, Any]) -> None:
+        """A cell that a resumed run need not run again: its record is there."""
+        self._safely(lambda: self._show_standing(record))
+
+    def note(self, text: str) -> None:
+        """A line that a person should read."""
+        self._safely(lambda: self.out.print(Text(f"note: {text}", style="yellow")))
+
+    def _show_standing(self, record: dict[str, Any]) -> None:
+        self._end_stage()
+        if self.sweeping:
+            self._row(record, "kept" if record["status"] == "ok" else record["status"])
+        else:
+            told = rate(record["result"]["tflops"]) if record["status"] == "ok" else record["reason"]
+            self.out.print(f"has its record already: {record['status']}, {told}", markup=False)
+
     def _show(self, record: dict[str, Any]) -> None:
         self._end_stage()
         self.stage = ""
@@ -133,7 +150,7 @@ class Console:
         cuda = f", CUDA {torch.version.cuda}" if place.device.value == "cuda" else ""
         self.out.print(
             f"distbench {__version__}, torch {torch.__version__}{cuda}, Python {sys.version.split()[0]}, "
-            f"{self.world_size} rank{'s' * (self.world_size > 1)}, data over {place.backend}",
+            f"{self.world_size} rank{'s' * (self.world_size > 1)} ({self.launcher}), data over {place.backend}",
             markup=False,
         )
         self.out.print("  rank  host              pid  device   bus id        threads  cores  name", style="bold")
@@ -143,7 +160,7 @@ class Console:
         for note in place.notes:
             self.out.print(Text(f"note: {note}", style="yellow"))
 
-    def _row(self, record: dict[str, Any]) -> None:
+    def _row(self, record: dict[str, Any], status: str | None = None) -> None:
         if not self.columns_shown:
             titles = f"   # {'rate':>15} {'span':>10} {'± 95 %':>7} {'samples':>7}  {'status':<8}cell (* best so far)"
             self.out.print(titles, style="bold")
@@ -159,7 +176,11 @@ class Console:
         figures = (
             f"{rate(result['tflops']):>15} {seconds(result['time_s']):>10} {_spread(result):>7} {result['samples']:>7}"
         )
-        self.out.print(f"{self.cells:>4}{'*' if is_best else ' '}{figures}  {'ok':<8}{self.label}", markup=False)
+        self.out.print(
+            f"{self.cells:>4}{'*' if is_best else ' '}{figures}  {status or 'ok':<8}{self.label}", markup=False
+        )
+        if names := sorted({warning["name"] for warning in record.get("warnings", [])}):
+            self.out.print(Text(f"     {', '.join(names)}", style="yellow"))
 
 
 def _spread(result: dict[str, Any]) -> str:

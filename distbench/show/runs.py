@@ -7,10 +7,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from distbench import record
+from distbench.config import Config, as_dict
 
 Record = dict[str, Any]
 
@@ -121,13 +123,19 @@ def flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 _FOLLOWS = ("upload", "path", "device", "backend", "threads", "drive")
 """Keys that often follow from the others (a path from its collect): not named where they do."""
-_NOT_WHAT = re.compile(r"(run|measure)\.|workload\.(name|seed)$")
+_NOT_WHAT = re.compile(r"(run|measure|guard)\.|workload\.(name|seed)$")
+
+
+@cache
+def _defaults() -> tuple[tuple[str, Any], ...]:
+    """What a record that is older than a key was measured with."""
+    return tuple(flat(as_dict(Config())))
 
 
 def settings_of(item: Record) -> dict[str, Any]:
     """What is measured, by dotted key: the configuration less how it is run and sampled, the world, the start."""
     config = item["config"] | {"workload": workload_of(item)}
-    told = {key: value for key, value in flat(config) if not _NOT_WHAT.match(key)}
+    told = {key: value for key, value in (*_defaults(), *flat(config)) if not _NOT_WHAT.match(key)}
     return told | {"world": item["world"]["size"]}
 
 

@@ -19,13 +19,17 @@ Then (RUN: a folder that a run made)
 Settings: key=value, in any order; distbench list names the files
   workload=… .batch .m .n .k     gallery_small gallery batched square
                                  mlp_column mlp_row
-  workload.dtype, .fill          float64 float32 bfloat16 float16,
-                                 normal uniform integer zeros
-  workload.upload, split         none b ab, none batch m n k
-  collect                        none host gather all_gather reduce
+  workload.dtype                 float64 float32 tf32 bfloat16 float16 int8
+                                 float8_e4m3fn float8_e5m2 mxfp8 nvfp4
+                                 complex64 complex128
+  workload.fill, .upload         normal uniform integer zeros, none b ab
+  split                          none batch m n k
+  collect                        none host gather all_gather reduce topk
                                  reduce_scatter all_reduce
   path                           auto in_place collective p2p shared pinned
-  engine, device, backend        torch numpy, auto cpu cuda, auto gloo nccl
+                                 fresh pageable pipelined
+  engine, drive                  torch numpy cupy, process loop threads
+  device, backend                auto cpu cuda, auto gloo nccl
   measure, threads               default quick thorough, threads per rank
   run.dry_run, .world, .timeout_s  the plan of any world; when a rank is lost
 Options: -m sweep  --cfg job  --version  --hydra-help
