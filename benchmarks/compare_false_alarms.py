@@ -6,7 +6,7 @@ Every launch is a distbench process of its own, pinned to one core, before other
 the same command `--launches` times; each is compared with the next as one launch a side, and every ten as five
 against five (in every way of dividing that alternates halves). Goal: FASTER or SLOWER in at most 5 of 100. Then `--slowed`
 launches of each kind in turn, every second one beside a process of real-time priority on the same core that takes 3 % of
-it, a slice in each millisecond: what the scheduler gave it is measured (/proc/…/stat) and shown. Needs root. Goal: SLOWER.
+it, a slice in every 5 ms: what the scheduler gave it is measured (/proc/…/stat) and shown. Needs root. Goal: SLOWER.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from distbench.show.compare.pairing import pair
 from distbench.show.runs import load
 
 CORE = max(os.sched_getaffinity(0))
-WORDS = ("workload=square", "workload.n=512", "threads=1", "measure.max_time_s=3", "device=cpu")
-SAMPLES = ("measure.min_samples=150", "measure.max_samples=150")
+WORDS = ("workload=square", "workload.n=1024", "threads=1", "measure.max_time_s=10", "device=cpu")
+SAMPLES = ("measure.min_samples=60", "measure.max_samples=60")
 SHARE = 0.03
 COMPETITOR = """
 import os, time
@@ -41,7 +41,7 @@ began, next_s, spent = time.monotonic(), time.monotonic(), time.process_time()
 while True:
     while time.process_time() - spent < %g * (time.monotonic() - began):
         pass
-    next_s += 1e-3
+    next_s += 5e-3
     time.sleep(max(0.0, next_s - time.monotonic()))
 """
 
