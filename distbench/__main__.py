@@ -13,6 +13,7 @@ from distbench.alive import Watch, write_error_file
 from distbench.launch import Launch, LaunchError, detect
 from distbench.launchers import chosen, misused
 from distbench.show.usage import USAGE
+from distbench.verbs import is_verb, run_verb, unknown_word
 
 if TYPE_CHECKING:
     from distbench.world import World
@@ -26,14 +27,12 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without µ or · is no reason to fail
-    if arguments[:1] == ["report"]:
-        from distbench.show.markdown import main as report
+    if is_verb(arguments):
+        return run_verb(arguments)
+    if arguments and arguments[0] in ("-sc", "--shell-completion"):
+        from distbench.completion import main as complete
 
-        return report(arguments[1:])
-    if arguments[:1] == ["doctor"]:
-        from distbench.doctor import main as doctor
-
-        return doctor(arguments[1:])
+        return complete(arguments)
     try:
         launch = detect(os.environ)
         timeouts = [_literal(arguments, key, default) for key, default in _TIMEOUTS.items()]
@@ -43,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(answer) if launch.rank == 0 else 0
     if name := chosen(arguments):
         return _dispatch(name, launch, arguments, timeouts)
+    if wrong := unknown_word(arguments):
+        return refuse(wrong) if launch.rank == 0 else 0
     try:
         if launch.world_size == 1 and (status := _refused_early(arguments)) is not None:
             return status

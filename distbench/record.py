@@ -21,6 +21,8 @@ from distbench.launch import Launch
 
 SCHEMA = 1
 RESULTS = "results.jsonl"
+PER_RANK = ("rank_s", "start_s", "phases_s")
+"""What `samples` holds for each rank."""
 _LONGEST_LINE = 1_000_000  # characters: a longer line's per-rank samples go to a file beside it
 
 
@@ -47,7 +49,7 @@ class Journal:
     def _without_samples(self, record: dict[str, Any]) -> dict[str, Any]:
         name = f"samples-{record['cell']}-{time.time_ns()}.json"
         samples, telemetry = record["samples"], record.get("telemetry")
-        beside = {key: samples[key] for key in ("rank_s", "phases_s")}
+        beside = {key: samples[key] for key in PER_RANK if key in samples}
         summary = {key: value for key, value in samples.items() if key not in beside}
         if telemetry:
             beside["telemetry_series"] = [rank["series"] for rank in telemetry]

@@ -22,7 +22,8 @@ MS = 10**6  # nanoseconds
 
 
 def samples_of(spans: list[float], ranks: int = 2) -> Samples:
-    kept = Samples(rank_s=[[] for _ in range(ranks)], phases_s={"gemm": [[] for _ in range(ranks)]})
+    rank_s, start_s, gemm_s = ([[] for _ in range(ranks)] for _ in range(3))
+    kept = Samples(rank_s=rank_s, start_s=start_s, phases_s={"gemm": gemm_s})
     kept.span_s = list(spans)
     return kept
 
@@ -38,6 +39,7 @@ def test_the_span_is_from_the_earliest_start_to_the_latest_end() -> None:
     assert samples.span_s == [0.015]
     assert samples.start_skew_s == [0.001]
     assert samples.rank_s == [[0.010], [0.014]]
+    assert samples.start_s == [[0.0], [0.001]]
     assert samples.phases_s == {"gemm": [[0.007], [0.009]]}
 
 
@@ -46,6 +48,7 @@ def test_another_hosts_clock_is_brought_to_rank_0s_before_times_are_compared() -
     loop._keep(samples, ("gemm",), [row(10, 20), row(1010, 1021)], [0, -1000 * MS], None)
     assert samples.span_s == [0.011]
     assert samples.rank_s[1] == [0.011]
+    assert samples.start_s == [[0.0], [0.0]]
 
 
 @pytest.mark.parametrize(
