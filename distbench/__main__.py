@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 from distbench import __version__
@@ -59,9 +60,14 @@ def _run(launch: Launch, watch: Watch, arguments: list[str]) -> int:
     try:
         world.join()
     except (LaunchError, RuntimeError, OSError) as error:
-        watch.end(f"the ranks could not join: {str(error).splitlines()[0]}", "failed")
+        watch.could_not_join(error)
     gc.freeze()  # torch's 190,000 objects live as long as the run: no collection walks them again
-    status = _lead(world, arguments) if world.is_root else _follow(world)
+    try:
+        status = _lead(world, arguments) if world.is_root else _follow(world)
+    except Exception as error:  # a defect: the others must hear of it
+        traceback.print_exc()
+        watch.fail(f"unexpected {type(error).__name__}: {error}")
+        raise
     world.leave()
     return status
 

@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from distbench.launch import Launch
-from distbench.member import Member, this_member
+from distbench.member import Member, launcher_process, ranks_below, this_member
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -69,7 +71,15 @@ class Watch:
         self._leaving = False
         self._ending = threading.Lock()
         self._interruption: str | None = None
-        self._arrived: list[int] = []
+        self._beats: dict[int, dict[str, Any]] = {}
+        """The last beat of each rank that was heard: of all on rank 0, before the join of all on every rank."""
+        self._heard: dict[int, tuple[str, float]] = {}
+        self._launcher: psutil.Process | None = None
+        self._neighbours: dict[int, Member] = {}
+        """This host's ranks, as their launcher's children show them before the join."""
+        self._why: str | None = None
+        """What this rank dies of: its last beat tells it."""
+        self._why_told = threading.Event()
 
     # --- told by the main thread -------------------------------------------------------------------------------------
 
@@ -77,7 +87,9 @@ class Watch:
         """Begin to guard; call before anything that can hang. From here a thread takes the signals that end a run."""
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         self._spawn(self._wait_for_signals)
-        if self.launch.world_size > 1:
+        self._launcher = launcher_process(self.launch)
+        self._look_round()
+        if self.launch.world_size > 1 or self._launcher is not None:
             self._spawn(self._guard)
 
     def await_ranks(self) -> None:
@@ -110,6 +122,27 @@ class Watch:
         self._leaving = True
         self._outside_window.set()
 
+    @property
+    def stage(self) -> str:
+        return self._stage
+
+    def fail(self, reason: str) -> None:
+        """This rank cannot go on, and no vote is left to say so: tell rank 0, then end. Does not return."""
+        why = f"{self._own().title}, {self._stage}: {reason}"
+        if self.launch.rank != 0:
+            self._why = why
+            if self._why_told.wait(2 * self._interval_s + self._window_gap_s):
+                time.sleep(2 * self._interval_s)  # rank 0 reads it, and says it for all
+        self.end(why, "failed", own=True)
+
+    def could_not_join(self, error: BaseException) -> None:
+        """The groups could not be made: a peer's death, where there is one. Does not return."""
+        time.sleep(self._interval_s)
+        gone = [member for member in self._local_peers() if member.is_gone()]
+        if gone:
+            self.end(self._died(gone), "failed", lost=gone)
+        self.fail(f"the ranks could not join: {str(error).splitlines()[0]}")
+
     def lost_connection(self, error: BaseException) -> None:
         """The control group broke, which only a dead peer does: find it, then end. Does not return."""
         deadline = time.monotonic() + self.timeout_s
@@ -118,10 +151,8 @@ class Watch:
                 time.sleep(self._interval_s)
                 continue
             gone = [member for member in self._local_peers() if member.is_gone()]
-            if gone and (self.launch.rank == 0 or any(member.rank == 0 for member in gone)):
+            if gone and (self.launch.rank == 0 or any(member.rank == 0 for member in gone) or not self._joined):
                 self.end(self._died(gone), "failed", lost=gone)
-            if gone and not self._joined:
-                break
             time.sleep(self._interval_s / 4)  # the verdict comes through the beating thread
         self.end(f"the connection between the ranks broke: {str(error).splitlines()[0]}", "failed")
 
@@ -148,11 +179,18 @@ class Watch:
         """Ends a rank whose beating thread hangs: the store's host is stopped, cut off, or silent."""
         while not self._leaving:
             time.sleep(self._interval_s)
+            if self._launcher is not None and _is_gone(self._launcher) and not self._leaving:
+                self.end(self._launcher_died(), "failed")
+            if self.launch.world_size == 1:
+                continue
+            if not self._joined:
+                self._look_round()
             silent_s = time.monotonic() - self._last_round
             if silent_s <= (self._silence_s if self._joined else self.timeout_s) or self._leaving:
                 continue
             if not self._joined:
-                self.end(self._join_failure(), "failed")
+                reason, lost = self._join_failure()
+                self.end(reason, "failed", lost=lost)
             zero = self._members[0]
             self.end(f"{zero.title} has not answered for {silent_s:.0f} s", "failed", lost=[zero])
 
@@ -163,7 +201,7 @@ class Watch:
             self._store_lost(error)
             return
         rank, size = self.launch.rank, self.launch.world_size
-        seen: dict[int, tuple[str, float]] = {}
+        seen = self._heard
         steps_seen: tuple[int, float] = (-1, time.monotonic())
         number = 0
         store.set(f"beat/{rank}", self._payload(number))
@@ -172,9 +210,12 @@ class Watch:
         while not self._leaving:
             try:
                 number += 1
+                told = self._why
                 store.set(f"beat/{rank}", self._payload(number))
+                if told is not None:
+                    self._why_told.set()
                 if not self._joined:
-                    self._arrived = [r for r in range(size) if store.check([f"beat/{r}"])]
+                    self._hear(store, [r for r in range(size) if store.check([f"beat/{r}"])])
                 elif rank == 0:
                     steps_seen = self._judge(store, seen, steps_seen)
                 else:
@@ -190,25 +231,37 @@ class Watch:
             self._outside_window.wait(timeout=self._window_gap_s)
 
     def _payload(self, number: int) -> str:
-        return json.dumps({"n": number, "stage": self._stage, "steps": self._steps, "leaving": self._leaving})
+        told = {"n": number, "stage": self._stage, "steps": self._steps, "leaving": self._leaving, "why": self._why}
+        if not self._joined:
+            told["member"] = vars(self._members[0])
+        return json.dumps(told)
+
+    def _hear(self, store: Store, ranks: list[int]) -> None:
+        """Read the last beat of these ranks, and since when it is the last."""
+        now = time.monotonic()
+        for rank, raw in zip(ranks, store.multi_get([f"beat/{r}" for r in ranks]), strict=True):
+            text = raw.decode()
+            self._beats[rank] = json.loads(text)
+            if rank not in self._heard or self._heard[rank][0] != text:
+                self._heard[rank] = (text, now)
 
     def _judge(self, store: Store, seen: dict[int, tuple[str, float]], steps_seen: tuple[int, float]) -> Any:
         """Rank 0: who is silent, who is stuck. Returns the updated (steps of all ranks, since when)."""
+        self._hear(store, list(range(self.launch.world_size)))
         now = time.monotonic()
-        beats = [raw.decode() for raw in store.multi_get([f"beat/{r}" for r in range(self.launch.world_size)])]
-        for rank, text in enumerate(beats):
-            if rank not in seen or seen[rank][0] != text:
-                seen[rank] = (text, now)
+        for beat in self._beats.values():
+            if beat["why"] is not None:
+                self._verdict(store, beat["why"], [])
         silent = [
             self._members[rank]
             for rank, (text, since) in seen.items()
             if rank != 0 and now - since > self._silence_s and not json.loads(text)["leaving"]
         ]
         if silent:
-            stage = json.loads(seen[silent[0].rank][0])["stage"]
+            stage = self._beats[silent[0].rank]["stage"]
             names = ", ".join(member.title for member in silent)
             self._verdict(store, f"{names} not heard of for {self._silence_s:.3g} s, in stage {stage}", silent)
-        parsed = [json.loads(text) for text in beats]
+        parsed = [self._beats[rank] for rank in range(self.launch.world_size)]
         steps = sum(int(beat["steps"]) for beat in parsed)
         if steps != steps_seen[0]:
             return (steps, now)
@@ -250,28 +303,34 @@ class Watch:
             return
         gone = [member for member in self._local_peers() if member.is_gone()]
         reason = self._died(gone) if gone else f"the store of the run is gone: {str(error).splitlines()[0]}"
+        if self._launcher is not None and _is_gone(self._launcher):
+            reason = self._launcher_died()
         self.end(reason, "failed", lost=gone)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def end(self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False) -> None:
-        """Record the cell in flight (rank 0), say why, kill this host's lost ranks, and end with status 1."""
+    def end(
+        self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False, own: bool = False
+    ) -> None:
+        """Record the cell in flight (rank 0), say why, kill this host's lost ranks, and end with status 1.
+
+        own: the reason is this rank's own, so it says it, whichever rank it is.
+        """
         with self._ending:  # the first thread to come here ends the process; the others never get past
             if self._leaving:
                 return
             if self._interruption is not None:  # what breaks after the signal, breaks because of it
                 reason, status, lost = self._interruption, "skipped", None
             try:
-                self._last_words(reason, status, lost or [], quiet)
+                self._last_words(reason, status, lost or [], quiet, own)
                 if self._interruption is not None and self.launch.world_size > 1:
                     time.sleep(self._interval_s / 2)  # until the signal has reached the others: see _wait_for_signals
             finally:  # a full disk or a closed pipe must not keep the process alive
                 os._exit(1)
 
-    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool) -> None:
-        own_host = self._members[self.launch.rank if self._joined else 0].host
+    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool, own: bool) -> None:
         for member in lost:
-            if member.host == own_host and member.pid != os.getpid():
+            if member.host == self._own().host and member.pid != os.getpid():
                 member.kill()
         write_error_file(reason)
         try:
@@ -279,29 +338,70 @@ class Watch:
                 self.on_end(reason, status)
             sys.stdout.flush()
         finally:
-            speaks = self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
+            speaks = own or self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
             if speaks and not quiet:
                 print(f"distbench: {reason}; rank {self.launch.rank} ends", file=sys.stderr, flush=True)
 
+    def _own(self) -> Member:
+        return self._members[self.launch.rank if self._joined else 0]
+
+    def _look_round(self) -> None:
+        """Remember this host's ranks: one that dies before the join is known by it."""
+        if self._launcher is not None and self.launch.world_size > 1:
+            self._neighbours |= {member.rank: member for member in ranks_below(self._launcher, self.launch)}
+
     def _local_peers(self) -> list[Member]:
-        if not self._joined:
-            return []
-        own = self._members[self.launch.rank]
-        return [member for member in self._members if member.host == own.host and member.rank != own.rank]
+        own = self._own()
+        known = self._members if self._joined else self._neighbours.values()
+        return [member for member in known if member.host == own.host and member.rank != self.launch.rank]
 
     def _died(self, gone: list[Member]) -> str:
-        return f"{', '.join(member.title for member in gone[:4])} died, in stage {self._stage}"
+        """Who died, where, and of what if it could still say so."""
+        for member in gone:
+            if why := self._beats.get(member.rank, {}).get("why"):
+                return str(why)
+        stage = self._beats.get(gone[0].rank, {}).get("stage", self._stage) if self.launch.rank == 0 else self._stage
+        return f"{', '.join(member.title for member in gone[:4])} died, in stage {stage}"
 
-    def _join_failure(self) -> str:
-        size, where = (
-            self.launch.world_size,
-            f"{self.launch.address or 'this host'}:{self.launch.port or 'agreed port'}",
-        )
-        if not self._arrived:
-            return f"no answer from rank 0's store at {where} for {self.timeout_s:g} s (run.timeout_s)"
-        missing = [str(rank) for rank in range(size) if rank not in self._arrived]
-        shown = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
+    def _launcher_died(self) -> str:
+        assert self._launcher is not None
         return (
-            f"{len(self._arrived)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s; "
-            f"missing: {shown}"
+            f"the launcher of {self._own().title} ({self.launch.launcher}, pid {self._launcher.pid}) died, "
+            f"in stage {self._stage}"
         )
+
+    def _join_failure(self) -> tuple[str, list[Member]]:
+        """Why the world did not form in time, and the ranks at fault as far as they are known."""
+        size, now = self.launch.world_size, time.monotonic()
+        where = f"{self.launch.address or 'this host'}:{self.launch.port or 'agreed port'}"
+        missing = [rank for rank in range(size) if rank not in self._heard]
+        known = self._neighbours | {rank: Member(**beat["member"]) for rank, beat in self._beats.items()}
+        if not self._heard:
+            reason = f"no answer from rank 0's store at {where} for {self.timeout_s:g} s (run.timeout_s)"
+            missing = [0]
+        elif missing:
+            reason = (
+                f"{size - len(missing)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s"
+            )
+            reason += f"; missing: {_titles(missing, known)}"
+        else:
+            missing = [rank for rank, (_, since) in self._heard.items() if now - since > 4 * self._interval_s]
+            if not missing:
+                least = min(beat["steps"] for beat in self._beats.values())
+                missing = [rank for rank, beat in self._beats.items() if beat["steps"] == least]
+            reason = f"all ranks arrived at {where}, but did not join within run.timeout_s={self.timeout_s:g} s"
+            reason += f"; in stage join: {_titles(missing, known)}"
+        return reason, [known[rank] for rank in missing if rank in known]
+
+
+def _titles(ranks: list[int], known: dict[int, Member]) -> str:
+    """Up to eight ranks; with host and process where those are known."""
+    shown = ", ".join(known[rank].title if rank in known else str(rank) for rank in ranks[:8])
+    return shown + (", …" if len(ranks) > 8 else "")
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True

@@ -83,10 +83,11 @@ class Cell:
             return self.record("failed", str(error))
         except Exception as error:  # a defect: the others cannot know where this rank is, so the run ends
             traceback.print_exc()
-            self.world.watch.end(f"unexpected {type(error).__name__}: {error}", "failed")
+            self.world.watch.fail(f"unexpected {type(error).__name__}: {error}")
             raise
         finally:
             self.close()
+            self.world.watch.enter("record")
 
     def run(self) -> dict[str, Any]:
         """The stages in order."""
@@ -115,7 +116,8 @@ class Cell:
         self._stage("verify")
         verifier(collect.held, False)  # what the last sample left must be right too
         busbw = self._path(place) is Path.collective
-        outcome = summary(samples, plan, self.config.collect if busbw else None) | {
+        combined = self.world.attempt("combine", lambda: summary(samples, plan, self.config.collect if busbw else None))
+        outcome = combined | {
             "setup_s": setup_s,
             "first_s": first_s,
             "barrier_s": barrier_cost_s(self.world),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from distbench.launch import Launch
+from distbench.launch import LAUNCHERS, Launch
 
 
 @dataclass(frozen=True)
@@ -45,3 +45,51 @@ class Member:
 def this_member(launch: Launch) -> Member:
     """This process as a member."""
     return Member(launch.rank, os.uname().nodename, os.getpid(), psutil.Process().create_time(), launch.local_rank)
+
+
+def launcher_process(launch: Launch) -> psutil.Process | None:
+    """What started this host's ranks: the first ancestor that is no rank itself (a shell between them is).
+
+    None for a process that no launcher started: nothing that it could lose watches over it.
+    """
+    marker = _marker(launch)
+    try:
+        return next((parent for parent in psutil.Process().parents() if marker and not _set_in(parent, marker)), None)
+    except psutil.Error:
+        return None
+
+
+def ranks_below(process: psutil.Process, launch: Launch) -> list[Member]:
+    """The ranks of this launch that live on this host, this one too, as far as their environments can be read."""
+    rank, local_rank = next((it.rank, it.local_rank) for it in LAUNCHERS if it.marker == _marker(launch))
+    found: dict[int, Member] = {}
+    host = os.uname().nodename
+    try:
+        children = process.children(recursive=True)
+    except psutil.Error:
+        return []
+    for child in children:  # parents come before their children: of a shell and its rank the rank stays
+        try:
+            told = child.environ()
+            if rank in told:
+                started = child.create_time()
+                found[int(told[rank])] = Member(
+                    int(told[rank]), host, child.pid, started, int(told.get(local_rank, "0"))
+                )
+        except (psutil.Error, ValueError):
+            continue  # gone, or somebody else's
+    return list(found.values())
+
+
+def _marker(launch: Launch) -> str | None:
+    """The variable that tells a rank from its launcher; plain variables stand in the shell that started it too."""
+    return (
+        None if launch.launcher == "env" else next((it.marker for it in LAUNCHERS if it.name == launch.launcher), None)
+    )
+
+
+def _set_in(process: psutil.Process, name: str) -> bool:
+    try:
+        return name in process.environ()
+    except psutil.Error:
+        return False  # another user's: a scheduler's daemon
