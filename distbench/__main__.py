@@ -66,13 +66,14 @@ def _run(launch: Launch, watch: Watch, arguments: list[str]) -> int:
         status = _lead(world, arguments) if world.is_root else _follow(world)
     except Exception as error:  # a defect: the others must hear of it
         traceback.print_exc()
-        watch.fail(f"unexpected {type(error).__name__}: {error}")
+        watch.fail(error)
         raise
     world.leave()
     return status
 
 
 def _lead(world: World, arguments: list[str]) -> int:
+    world.watch.enter("compose")
     from distbench.compose import Refused
     from distbench.lead import lead
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from distbench.launch import Launch
-from distbench.member import Member, launcher_process, ranks_below, this_member
+from distbench.member import Member, is_gone, launcher_process, ranks_below, reason_of, this_member, titles
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -126,22 +126,23 @@ class Watch:
     def stage(self) -> str:
         return self._stage
 
-    def fail(self, reason: str) -> None:
+    def fail(self, error: Exception) -> None:
         """This rank cannot go on, and no vote is left to say so: tell rank 0, then end. Does not return."""
-        why = f"{self._own().title}, {self._stage}: {reason}"
+        why = f"{self._own().title}, {self._stage}: {reason_of(error)}"
         if self.launch.rank != 0:
             self._why = why
             if self._why_told.wait(2 * self._interval_s + self._window_gap_s):
                 time.sleep(2 * self._interval_s)  # rank 0 reads it, and says it for all
         self.end(why, "failed", own=True)
 
-    def could_not_join(self, error: BaseException) -> None:
+    def could_not_join(self, error: Exception) -> None:
         """The groups could not be made: a peer's death, where there is one. Does not return."""
         time.sleep(self._interval_s)
         gone = [member for member in self._local_peers() if member.is_gone()]
         if gone:
+            self._let_rank_0_speak()
             self.end(self._died(gone), "failed", lost=gone)
-        self.fail(f"the ranks could not join: {str(error).splitlines()[0]}")
+        self.fail(error)
 
     def lost_connection(self, error: BaseException) -> None:
         """The control group broke, which only a dead peer does: find it, then end. Does not return."""
@@ -152,6 +153,8 @@ class Watch:
                 continue
             gone = [member for member in self._local_peers() if member.is_gone()]
             if gone and (self.launch.rank == 0 or any(member.rank == 0 for member in gone) or not self._joined):
+                if not self._joined:
+                    self._let_rank_0_speak()
                 self.end(self._died(gone), "failed", lost=gone)
             time.sleep(self._interval_s / 4)  # the verdict comes through the beating thread
         self.end(f"the connection between the ranks broke: {str(error).splitlines()[0]}", "failed")
@@ -169,17 +172,17 @@ class Watch:
             # A launcher answers a rank's death with SIGTERM to the others: then that rank's death is the reason.
             gone = [member for member in self._local_peers() if member.is_gone()]
             if gone:
+                self._let_rank_0_speak()
                 self.end(self._died(gone), "failed", lost=gone)
             self._interruption = f"interrupted by {signal.Signals(number).name}"
-            if self.launch.rank != 0:
-                time.sleep(2 * self._interval_s)  # rank 0 got the signal too: to it an end before its own is a death
+            self._let_rank_0_speak()
             self.end(self._interruption, "skipped")
 
     def _guard(self) -> None:
         """Ends a rank whose beating thread hangs: the store's host is stopped, cut off, or silent."""
         while not self._leaving:
             time.sleep(self._interval_s)
-            if self._launcher is not None and _is_gone(self._launcher) and not self._leaving:
+            if self._launcher is not None and is_gone(self._launcher) and not self._leaving:
                 self.end(self._launcher_died(), "failed")
             if self.launch.world_size == 1:
                 continue
@@ -258,9 +261,8 @@ class Watch:
             if rank != 0 and now - since > self._silence_s and not json.loads(text)["leaving"]
         ]
         if silent:
-            stage = self._beats[silent[0].rank]["stage"]
             names = ", ".join(member.title for member in silent)
-            self._verdict(store, f"{names} not heard of for {self._silence_s:.3g} s, in stage {stage}", silent)
+            self._verdict(store, f"{names} not heard of for {self._silence_s:.3g} s, in stage {self._stage}", silent)
         parsed = [self._beats[rank] for rank in range(self.launch.world_size)]
         steps = sum(int(beat["steps"]) for beat in parsed)
         if steps != steps_seen[0]:
@@ -303,7 +305,7 @@ class Watch:
             return
         gone = [member for member in self._local_peers() if member.is_gone()]
         reason = self._died(gone) if gone else f"the store of the run is gone: {str(error).splitlines()[0]}"
-        if self._launcher is not None and _is_gone(self._launcher):
+        if self._launcher is not None and is_gone(self._launcher):
             reason = self._launcher_died()
         self.end(reason, "failed", lost=gone)
 
@@ -355,13 +357,18 @@ class Watch:
         known = self._members if self._joined else self._neighbours.values()
         return [member for member in known if member.host == own.host and member.rank != self.launch.rank]
 
+    def _let_rank_0_speak(self) -> None:
+        """An end before rank 0's own would look like a death to it: it would name this rank too."""
+        if self.launch.rank != 0:
+            time.sleep(2 * self._interval_s)
+
     def _died(self, gone: list[Member]) -> str:
         """Who died, where, and of what if it could still say so."""
         for member in gone:
             if why := self._beats.get(member.rank, {}).get("why"):
                 return str(why)
-        stage = self._beats.get(gone[0].rank, {}).get("stage", self._stage) if self.launch.rank == 0 else self._stage
-        return f"{', '.join(member.title for member in gone[:4])} died, in stage {stage}"
+        # Votes keep the ranks in step, so the stage is this one's: the last beat is older.
+        return f"{', '.join(member.title for member in gone[:4])} died, in stage {self._stage}"
 
     def _launcher_died(self) -> str:
         assert self._launcher is not None
@@ -383,25 +390,12 @@ class Watch:
             reason = (
                 f"{size - len(missing)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s"
             )
-            reason += f"; missing: {_titles(missing, known)}"
+            reason += f"; missing: {titles(missing, known)}"
         else:
             missing = [rank for rank, (_, since) in self._heard.items() if now - since > 4 * self._interval_s]
             if not missing:
                 least = min(beat["steps"] for beat in self._beats.values())
                 missing = [rank for rank, beat in self._beats.items() if beat["steps"] == least]
             reason = f"all ranks arrived at {where}, but did not join within run.timeout_s={self.timeout_s:g} s"
-            reason += f"; in stage join: {_titles(missing, known)}"
+            reason += f"; in stage join: {titles(missing, known)}"
         return reason, [known[rank] for rank in missing if rank in known]
-
-
-def _titles(ranks: list[int], known: dict[int, Member]) -> str:
-    """Up to eight ranks; with host and process where those are known."""
-    shown = ", ".join(known[rank].title if rank in known else str(rank) for rank in ranks[:8])
-    return shown + (", …" if len(ranks) > 8 else "")
-
-
-def _is_gone(process: psutil.Process) -> bool:
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True

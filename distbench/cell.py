@@ -83,7 +83,7 @@ class Cell:
             return self.record("failed", str(error))
         except Exception as error:  # a defect: the others cannot know where this rank is, so the run ends
             traceback.print_exc()
-            self.world.watch.fail(f"unexpected {type(error).__name__}: {error}")
+            self.world.watch.fail(error)
             raise
         finally:
             self.close()

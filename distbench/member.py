@@ -93,3 +93,23 @@ def _set_in(process: psutil.Process, name: str) -> bool:
         return name in process.environ()
     except psutil.Error:
         return False  # another user's: a scheduler's daemon
+
+
+def titles(ranks: list[int], known: dict[int, Member]) -> str:
+    """Up to eight ranks; with host and process where those are known."""
+    shown = ", ".join(known[rank].title if rank in known else str(rank) for rank in ranks[:8])
+    return shown + (", …" if len(ranks) > 8 else "")
+
+
+def is_gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
+def reason_of(error: Exception) -> str:
+    """One line: an out-of-memory by its own name, anything else by type and first line."""
+    text = (str(error).strip().splitlines() or [""])[0][:300]
+    memory = isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
+    return f"out of memory ({type(error).__name__}: {text})" if memory else f"{type(error).__name__}: {text}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from distbench.alive import Watch
 from distbench.join import open_store, prefer_loopback
 from distbench.launch import Launch
-from distbench.member import Member, this_member
+from distbench.member import Member, reason_of, this_member
 
 if TYPE_CHECKING:
     import torch
@@ -176,7 +176,7 @@ class World:
             return step(), None
         except Exception as error:  # any failure of a step is the cell's failure, never the run's
             broke_data = _is_peer_loss(error)
-            failure = {"rank": self.rank, "stage": stage, "reason": _reason(error), "follows": broke_data}
+            failure = {"rank": self.rank, "stage": stage, "reason": reason_of(error), "follows": broke_data}
             traceback.clear_frames(error.__traceback__)  # frames keep tensors and groups alive
         self.drop_data()
         return None, failure
@@ -219,13 +219,6 @@ class World:
             operation()
         except RuntimeError as error:
             self.watch.lost_connection(error)
-
-
-def _reason(error: Exception) -> str:
-    """One line: an out-of-memory by its own name, anything else by type and first line."""
-    text = (str(error).strip().splitlines() or [""])[0][:300]
-    memory = isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
-    return f"out of memory ({type(error).__name__}: {text})" if memory else f"{type(error).__name__}: {text}"
 
 
 def _is_peer_loss(error: Exception) -> bool:

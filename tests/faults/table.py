@@ -36,6 +36,10 @@ class Case:
     launcher: str
     victim: int = 1
 
+    @property
+    def shown(self) -> str:
+        return self.fault if self.victim else f"{self.fault} of rank 0"
+
     def __str__(self) -> str:
         return f"{self.fault}-{self.stage}-{self.launcher}-rank{self.victim}".replace(" ", "_")
 
@@ -50,7 +54,7 @@ class Ended:
 
     def row(self) -> tuple[str, ...]:
         case = self.case
-        return (case.fault, case.stage, case.launcher, self.happened(), f"{self.seconds:.1f}")
+        return (case.shown, case.stage, case.launcher, self.happened(), f"{self.seconds:.1f}")
 
     def happened(self) -> str:
         """In words, from what the run left: the status, its records, the reason."""
@@ -72,7 +76,12 @@ class Ended:
 def all_cases() -> list[Case]:
     cases = [Case(f, s, launcher) for launcher in LAUNCHERS for f in FAULTS for s in STAGES if _exists(f, s)]
     # Rank 0 serves the store under mpirun and keeps the records: its loss is another thing than a follower's.
-    return cases + [Case(f, s, launcher, 0) for launcher in LAUNCHERS for f in ("SIGKILL", "SIGSTOP") for s in STAGES]
+    return cases + [
+        Case(f, s, launcher, 0)
+        for launcher in LAUNCHERS
+        for f in ("SIGKILL", "SIGSTOP")
+        for s in ("join", "measure", "record")
+    ]
 
 
 def cases_at(stage: str) -> list[Case]:
@@ -86,7 +95,7 @@ def _exists(fault: str, stage: str) -> bool:
 
 def begin(case: Case, folder: Path, mark: str) -> Running:
     launcher = torchrun(RANKS) if case.launcher == "torchrun" else mpirun(RANKS)
-    words = [*WORDS, "run.step_timeout_s=3"] if case.fault == "stuck" else WORDS
+    words = [*WORDS, "run.step_timeout_s=6"] if case.fault == "stuck" else WORDS
     fault = f"{case.fault}:{case.stage}:{case.victim}"
     return start(words, launcher, program=[WORKER], cwd=folder, mark=mark, env={"DISTBENCH_TEST_FAULT": fault})
 
@@ -109,7 +118,8 @@ def check(ended: Ended) -> None:
         assert result.returncode == 0, about
         assert result.statuses == ["ok"] * len(SIZES), about
         return
-    assert ended.seconds < ALLOWED_S + (inject.SLOW_S if too_slow else 0), about
+    told_s = 6 if case.fault == "stuck" else 0
+    assert ended.seconds < ALLOWED_S + told_s + (inject.SLOW_S if too_slow else 0), about
     assert result.returncode != 0, about
     earlier = {"join": 0, "record": 2}.get(case.stage, 1)
     assert result.statuses[:earlier] == ["ok"] * earlier or (case.stage == "record" and case.victim == 0), about
@@ -117,8 +127,8 @@ def check(ended: Ended) -> None:
     reason = ended.told()
     assert named in reason, about
     assert os.uname().nodename in reason, about
-    if case.victim != 0:
-        assert case.stage in reason or (case.stage == "record" and "wait for a cell" in reason), about
+    if case.victim != 0 and case.stage != "record":  # after its last vote a rank may be a stage ahead
+        assert case.stage in reason, about
     if case.fault in ENDED_BY_A_VOTE:
         assert ("out of memory" if case.fault == "out of memory" else inject.MESSAGE) in result.stderr + reason, about
     if case.fault in ENDED_BY_A_VOTE and case.stage not in ("join", "record"):
