@@ -25,7 +25,14 @@ from distbench.member import Member, is_gone, launcher_process, ranks_below, rea
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ASKED_TO_END = (signal.SIGTERM, signal.SIGINT)
+_UNLESS_IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""A closed terminal (not under nohup), and what Slurm's --signal sends before the time limit."""
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """The signals that end a run with what it measured on disk."""
+    return (*_ASKED_TO_END, *(it for it in _UNLESS_IGNORED if signal.getsignal(it) is not signal.SIG_IGN))
 
 
 def write_error_file(message: str) -> None:
@@ -53,6 +60,8 @@ class Watch:
         self.timeout_s = timeout_s
         self.step_timeout_s = step_timeout_s
         self.on_end: Callable[[str, str], None] | None = None
+        self.how_to_go_on: str | None = None
+        """On rank 0: the command that goes on with a run that ends here."""
         self._interval_s = min(1.0, timeout_s / 10)
         self._window_gap_s = timeout_s / 20
         """The longest that a timed window holds a beat back."""
@@ -85,8 +94,9 @@ class Watch:
 
     def start(self) -> None:
         """Begin to guard; call before anything that can hang. From here a thread takes the signals that end a run."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-        self._spawn(self._wait_for_signals)
+        awaited = ending_signals()
+        signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+        self._spawn(lambda: self._wait_for_signals(awaited))
         self._launcher = launcher_process(self.launch)
         self._look_round()
         if self.launch.world_size > 1 or self._launcher is not None:
@@ -164,9 +174,9 @@ class Watch:
     def _spawn(self, target: Callable[[], None]) -> None:
         threading.Thread(target=target, daemon=True).start()
 
-    def _wait_for_signals(self) -> None:
+    def _wait_for_signals(self, awaited: tuple[signal.Signals, ...]) -> None:
         while True:
-            number = signal.sigwait(ENDING_SIGNALS)
+            number = signal.sigwait(awaited)
             if self._judged:
                 continue  # the launcher's answer to the ranks that read the verdict and left
             # A launcher answers a rank's death with SIGTERM to the others: then that rank's death is the reason.
@@ -343,6 +353,8 @@ class Watch:
             speaks = own or self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
             if speaks and not quiet:
                 print(f"distbench: {reason}; rank {self.launch.rank} ends", file=sys.stderr, flush=True)
+            if speaks and self.how_to_go_on is not None:
+                print(f"what was measured is on disk; to go on:\n  {self.how_to_go_on}", file=sys.stderr, flush=True)
 
     def _own(self) -> Member:
         return self._members[self.launch.rank if self._joined else 0]

@@ -16,11 +16,14 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from distbench import resume
 from distbench.config import Config, ConfigError, from_dict, keys_of
 from distbench.explain import explain, unknown_key
 from distbench.rules import check
@@ -41,12 +44,31 @@ def conf_dir() -> Path:
     raise Refused(f"no configuration found in {package / 'conf'} or {package.parent / 'conf'}: reinstall distbench")
 
 
+def resumed_folder(arguments: list[str]) -> Path | None:
+    """The folder of the run that run.resume=… of the command line names, if it does. Raises Refused."""
+    words = [word for word in _parse(arguments).overrides if word.lstrip("+").startswith(f"{resume.KEY}=")]
+    if not words:
+        return None
+    try:
+        override = OverridesParser.create().parse_override(words[-1])
+        value = None if override.is_sweep_override() else override.value()
+    except HydraException as error:
+        raise Refused(explain(error)) from None
+    if not isinstance(value, str | QuotedString):
+        raise Refused(f"{words[-1]}: must be the folder of one run")
+    try:
+        return resume.folder_of(value.text if isinstance(value, QuotedString) else value)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
 def compose_single(arguments: list[str]) -> Config | None:
     """The one cell that a command line without --multirun describes, checked, before anything is started.
 
     None where Hydra has something else to do (a sweep, --cfg, --info, …). Raises Refused.
     """
     options = _parse(arguments)
+    resumed_folder(arguments)
     if options.multirun or options.cfg or options.info or options.hydra_help or options.shell_completion:
         return None
     if options.config_dir or options.config_path or options.config_name:
@@ -76,9 +98,12 @@ def refuse_new_keys(arguments: list[str]) -> None:
             raise Refused(unknown_key(key))
 
 
-def run_hydra(task: Task, arguments: list[str]) -> None:
-    """Run Hydra's own main: `task` is called for each cell. Raises Refused for what cannot be composed."""
-    _register()
+def run_hydra(task: Task, arguments: list[str], folder: Path | None = None) -> None:
+    """Run Hydra's own main: `task` is called for each cell. Raises Refused for what cannot be composed.
+
+    folder: of the run that this one goes on with; None: a new one.
+    """
+    _register(folder)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as exceptions instead of Hydra's print and exit
     sys.argv[1:] = _flags_first(arguments)
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
@@ -138,9 +163,10 @@ def _parse(arguments: list[str]) -> Any:
         raise Refused(f"{lines[-1].partition('error: ')[2] or lines[-1]} (see distbench --help)") from None
 
 
-def _register() -> None:
+def _register(folder: Path | None = None) -> None:
     ConfigStore.instance().store(name="schema", node=Config)
-    OmegaConf.register_new_resolver("new_folder", _new_folder, replace=True)
+    new_folder = _new_folder if folder is None else lambda parent: str(folder)
+    OmegaConf.register_new_resolver("new_folder", new_folder, replace=True)
 
 
 @cache

@@ -150,6 +150,8 @@ class Run:
     """Time without a heartbeat after which a rank counts as lost."""
     step_timeout_s: float = 1800.0
     """Time without progress of any rank after which a live world is ended."""
+    resume: Optional[str] = None
+    """The folder of a run to go on with, or its results.jsonl; only on the command line."""
     stop_on_failure: bool = False
     dry_run: bool = False
     """Print the plan; allocate nothing, measure nothing."""

@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from distbench import resume
 from distbench.alive import write_error_file
 from distbench.cell import Cell
 from distbench.compose import (
@@ -19,10 +20,11 @@ from distbench.compose import (
     raw_config,
     refuse_new_keys,
     results_folder,
+    resumed_folder,
     run_hydra,
     to_config,
 )
-from distbench.config import Config, ConfigError, as_dict, identity
+from distbench.config import Config, ConfigError, as_dict, cell_id, identity
 from distbench.explain import explain
 from distbench.record import Journal
 from distbench.show.console import Console
@@ -53,6 +55,7 @@ class Leader:
         self.sweeping = is_multirun(arguments)
         self.console = Console(world.size, self.sweeping, world.launch.launcher)
         self.journal: Journal | None = None
+        self.past: resume.Past | None = None
         self.bad: list[str] = []
         self.stopped = False
         self.in_cell = False
@@ -66,7 +69,8 @@ class Leader:
             refuse_new_keys(self.arguments)
         if self.sweeping and any(word.lstrip("+").lower() == "run.dry_run=true" for word in self.arguments):
             return self._dry_sweep()
-        run_hydra(self.task, self.arguments)
+        self.past = self._past()
+        run_hydra(self.task, self.arguments, self.past.folder if self.past else None)
         if self.journal is not None and self.journal.path.exists():
             self.console.finish(self.journal.path)
         if self.bad:
@@ -77,16 +81,48 @@ class Leader:
         """Hydra's task function: one cell. Returns the aggregate rate in TFLOP/s, None for a cell without one."""
         self.world.watch.enter("compose")
         if self.journal is None:
-            self.journal = Journal(results_folder())
+            self._open_journal()
         try:
             config = to_config(composed)
+            if config.run.resume is not None and self.past is None:
+                raise ConfigError(resume.KEY, config.run.resume, "only the command line can name the run to go on with")
         except (ConfigError, OmegaConfBaseException) as error:
             self._keep(explain(error), raw_config(composed))
             return None
         if config.run.dry_run:
             show_plan(config, self.world.size)
             return None
+        if (standing := self._standing(cell_id(config, self.world.size))) is not None:
+            return self._take(standing, config.run.stop_on_failure)
         return self._measure(config)
+
+    def _past(self) -> resume.Past | None:
+        """What this run goes on with: of its own launch where torchrun restarted it, else what run.resume names."""
+        folder = resumed_folder(self.arguments)
+        past = resume.taken_over(self.world.launch) or (None if folder is None else resume.past_of(folder))
+        if past is not None and (note := past.note()):
+            self.console.note(note)
+        return past
+
+    def _open_journal(self) -> None:
+        folder = self.past.folder if self.past else results_folder()
+        self.journal = Journal(folder)
+        resume.hand_on(self.world.launch, folder)
+        self.world.watch.how_to_go_on = resume.command(self.world.launch, folder)
+
+    def _standing(self, cell: str) -> dict[str, Any] | None:
+        return None if self.past is None else self.past.standing(cell)
+
+    def _take(self, standing: dict[str, Any], stop_on_failure: bool) -> float | None:
+        """A cell that has its record: shown, not measured."""
+        self.console.begin(None, job_label(self.arguments))
+        self.console.show_standing(standing)
+        if standing["status"] == "ok":
+            rate: float = standing["result"]["tflops"]
+            return rate
+        self.bad.append(standing["reason"])
+        self.stopped = self.stopped or stop_on_failure
+        return None
 
     def _measure(self, config: Config) -> float | None:
         assert self.journal is not None
@@ -127,6 +163,9 @@ class Leader:
     def _keep(self, reason: str, raw: dict[str, Any]) -> None:
         """A cell that composes but is impossible: a failed record, and the sweep goes on unless it stops on failure."""
         assert self.journal is not None
+        if (standing := self._standing(identity(raw, self.world.size))) is not None:
+            self._take(standing, raw["run"]["stop_on_failure"] is True)
+            return
         cell = Cell(self.world, Config(), self.console.tell)
         told = ("skipped", _SKIPPED) if self.stopped else ("failed", reason)
         autos = [key for key in ("path", "device", "backend") if raw.get(key) == "auto"]

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 from distbench import __version__
 from distbench.launch import Launch
 
@@ -64,27 +66,58 @@ def to_line(record: dict[str, Any]) -> str:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """A cell's last line each, in the order of their first; what is no record (a broken last line) is skipped."""
-    latest: dict[str, dict[str, Any]] = {}
-    for line in path.read_bytes().split(b"\n"):
+    """A cell's last line each (of each of its launches, where they are repeated), in the order of their first.
+
+    What is no record (a broken last line) is skipped.
+    """
+    return parse(path.read_bytes())
+
+
+def parse(content: bytes) -> list[dict[str, Any]]:
+    """`read`, from the bytes of results.jsonl."""
+    latest: dict[tuple[str, int], dict[str, Any]] = {}
+    for line in content.split(b"\n"):
         try:
             record = json.loads(line)
         except ValueError:  # of JSON or of UTF-8
             continue
         if isinstance(record, dict) and "cell" in record:
-            latest[record["cell"]] = record
+            latest[record["cell"], record.get("repeat") or 0] = record
     return list(latest.values())
 
 
 def command(launch: Launch) -> str:
-    """The command line that starts this run again; the launcher's part as far as its variables tell."""
+    """The command line that starts this run again."""
+    return shlex.join(command_words(launch))
+
+
+def command_words(launch: Launch) -> list[str]:
+    """The words of `command`: the launcher's own where its process is this one's parent, else as its variables tell."""
+    program = ["python", "-m", "distbench"]
     starts = {
-        "torchrun": f"torchrun --nproc_per_node={launch.local_world_size} -m distbench",
-        "openmpi": f"mpirun -np {launch.world_size} python -m distbench",
-        "mpich": f"mpirun -np {launch.world_size} python -m distbench",
-        "slurm": f"srun -n {launch.world_size} python -m distbench",
+        "torchrun": ["torchrun", f"--nproc_per_node={launch.local_world_size}", *program[1:]],
+        "openmpi": ["mpirun", "-np", str(launch.world_size), *program],
+        "mpich": ["mpirun", "-np", str(launch.world_size), *program],
+        "slurm": ["srun", "-n", str(launch.world_size), *program],
     }
-    return " ".join([starts.get(launch.launcher, "python -m distbench"), shlex.join(sys.argv[1:])]).strip()
+    arguments = sys.argv[1:]
+    typed = _parents_words(arguments) if launch.launcher in ("torchrun", "openmpi", "mpich") else None
+    return typed or [*starts.get(launch.launcher, program), *arguments]
+
+
+def _parents_words(arguments: list[str]) -> list[str] | None:
+    """What was typed to start the launcher; None where the parent process is something else."""
+    try:
+        words = psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:
+        return None
+    before, after = words[: len(words) - len(arguments)], words[len(words) - len(arguments) :]
+    if sorted(after) != sorted(arguments) or not any("distbench" in word for word in before[1:]):
+        return None
+    if Path(before[0]).name.startswith("python"):  # torchrun is a script: shown by its own name
+        script = Path(before[1]).name
+        before = ["python", *before[1:]] if before[1].startswith("-") else [script, *before[2:]]
+    return [*before, *arguments]
 
 
 @functools.cache

@@ -82,6 +82,22 @@ class Console:
         """A cell's record, once it is on disk."""
         self._safely(lambda: self._show(record))
 
+    def show_standing(self, record: dict[str, Any]) -> None:
+        """A cell that a resumed run need not run again: its record is there."""
+        self._safely(lambda: self._show_standing(record))
+
+    def note(self, text: str) -> None:
+        """A line that a person should read."""
+        self._safely(lambda: self.out.print(Text(f"note: {text}", style="yellow")))
+
+    def _show_standing(self, record: dict[str, Any]) -> None:
+        self._end_stage()
+        if self.sweeping:
+            self._row(record, "kept" if record["status"] == "ok" else record["status"])
+        else:
+            told = rate(record["result"]["tflops"]) if record["status"] == "ok" else record["reason"]
+            self.out.print(f"has its record already: {record['status']}, {told}", markup=False)
+
     def _show(self, record: dict[str, Any]) -> None:
         self._end_stage()
         self.stage = ""
@@ -143,7 +159,7 @@ class Console:
         for note in place.notes:
             self.out.print(Text(f"note: {note}", style="yellow"))
 
-    def _row(self, record: dict[str, Any]) -> None:
+    def _row(self, record: dict[str, Any], status: str | None = None) -> None:
         if not self.columns_shown:
             titles = f"   # {'rate':>15} {'span':>10} {'± 95 %':>7} {'samples':>7}  {'status':<8}cell (* best so far)"
             self.out.print(titles, style="bold")
@@ -159,7 +175,9 @@ class Console:
         figures = (
             f"{rate(result['tflops']):>15} {seconds(result['time_s']):>10} {_spread(result):>7} {result['samples']:>7}"
         )
-        self.out.print(f"{self.cells:>4}{'*' if is_best else ' '}{figures}  {'ok':<8}{self.label}", markup=False)
+        self.out.print(
+            f"{self.cells:>4}{'*' if is_best else ' '}{figures}  {status or 'ok':<8}{self.label}", markup=False
+        )
 
 
 def _spread(result: dict[str, Any]) -> str:
