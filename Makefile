@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench test check lint types format clean
+.PHONY: setup bench test test-cluster check lint types format clean
 
 setup: $(STAMP)
 
@@ -18,6 +18,13 @@ bench: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+test-cluster: setup
+	$(BIN)/python -m pytest -m cluster
+
+# Every fault at every stage, 50 kills, 1,000 overrides; writes docs/reliability.md. Half an hour.
+test-faults: setup
+	DISTBENCH_FAULTS=all $(BIN)/python -m pytest tests/faults
 
 lint: setup
 	$(BIN)/ruff format --check .

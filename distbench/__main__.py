@@ -53,12 +53,15 @@ def refuse(reason: str) -> int:
 
 
 def _run(launch: Launch, watch: Watch, arguments: list[str]) -> int:
+    from distbench.greet import NotThisRun
     from distbench.world import World
 
     watch.start()
     world = World(launch, watch)
     try:
         world.join()
+    except NotThisRun as error:  # told by the rank that it concerns
+        watch.end(f"the ranks could not join: {error}", "failed", speaks=True)
     except (LaunchError, RuntimeError, OSError) as error:
         watch.could_not_join(error)
     gc.freeze()  # torch's 190,000 objects live as long as the run: no collection walks them again

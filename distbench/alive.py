@@ -89,6 +89,10 @@ class Watch:
         self._why: str | None = None
         """What this rank dies of: its last beat tells it."""
         self._why_told = threading.Event()
+        self.awaited: Callable[[], list[int]] = list
+        """Rank 0: the ranks that were let in so far."""
+        self.unreached: Callable[[], str] = str
+        """The others: why rank 0 was not reached so far."""
 
     # --- told by the main thread -------------------------------------------------------------------------------------
 
@@ -143,7 +147,7 @@ class Watch:
             self._why = why
             if self._why_told.wait(2 * self._interval_s + self._window_gap_s):
                 time.sleep(2 * self._interval_s)  # rank 0 reads it, and says it for all
-        self.end(why, "failed", own=True)
+        self.end(why, "failed", speaks=True)
 
     def could_not_join(self, error: Exception) -> None:
         """The groups could not be made: a peer's death, where there is one. Does not return."""
@@ -193,6 +197,7 @@ class Watch:
         while not self._leaving:
             time.sleep(self._interval_s)
             if self._launcher is not None and is_gone(self._launcher) and not self._leaving:
+                self._let_rank_0_speak()
                 self.end(self._launcher_died(), "failed")
             if self.launch.world_size == 1:
                 continue
@@ -314,19 +319,19 @@ class Watch:
         if self._leaving:
             return
         gone = [member for member in self._local_peers() if member.is_gone()]
-        reason = self._died(gone) if gone else f"the store of the run is gone: {str(error).splitlines()[0]}"
-        if self._launcher is not None and is_gone(self._launcher):
-            reason = self._launcher_died()
+        reason = f"the store of the run is gone: {str(error).splitlines()[0]}"
+        if gone or (self._launcher is not None and is_gone(self._launcher)):
+            reason = self._died(gone)
         self.end(reason, "failed", lost=gone)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def end(
-        self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False, own: bool = False
+        self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False, speaks: bool = False
     ) -> None:
         """Record the cell in flight (rank 0), say why, kill this host's lost ranks, and end with status 1.
 
-        own: the reason is this rank's own, so it says it, whichever rank it is.
+        speaks: the reason is this rank's own, so it says it, whichever rank it is.
         """
         with self._ending:  # the first thread to come here ends the process; the others never get past
             if self._leaving:
@@ -334,15 +339,15 @@ class Watch:
             if self._interruption is not None:  # what breaks after the signal, breaks because of it
                 reason, status, lost = self._interruption, "skipped", None
             try:
-                self._last_words(reason, status, lost or [], quiet, own)
+                self._last_words(reason, status, lost or [], quiet, speaks)
                 if self._interruption is not None and self.launch.world_size > 1:
                     time.sleep(self._interval_s / 2)  # until the signal has reached the others: see _wait_for_signals
             finally:  # a full disk or a closed pipe must not keep the process alive
                 os._exit(1)
 
-    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool, own: bool) -> None:
+    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool, speaks: bool) -> None:
         for member in lost:
-            if member.host == self._own().host and member.pid != os.getpid():
+            if member.machine == self._own().machine and member.pid != os.getpid():
                 member.kill()
         write_error_file(reason)
         try:
@@ -350,7 +355,7 @@ class Watch:
                 self.on_end(reason, status)
             sys.stdout.flush()
         finally:
-            speaks = own or self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
+            speaks = speaks or self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
             if speaks and not quiet:
                 print(f"distbench: {reason}; rank {self.launch.rank} ends", file=sys.stderr, flush=True)
             if speaks and self.how_to_go_on is not None:
@@ -367,7 +372,7 @@ class Watch:
     def _local_peers(self) -> list[Member]:
         own = self._own()
         known = self._members if self._joined else self._neighbours.values()
-        return [member for member in known if member.host == own.host and member.rank != self.launch.rank]
+        return [member for member in known if member.machine == own.machine and member.rank != self.launch.rank]
 
     def _let_rank_0_speak(self) -> None:
         """An end before rank 0's own would look like a death to it: it would name this rank too."""
@@ -376,6 +381,8 @@ class Watch:
 
     def _died(self, gone: list[Member]) -> str:
         """Who died, where, and of what if it could still say so."""
+        if self._launcher is not None and is_gone(self._launcher):
+            return self._launcher_died()  # ranks that saw it first have left
         for member in gone:
             if why := self._beats.get(member.rank, {}).get("why"):
                 return str(why)
@@ -393,10 +400,11 @@ class Watch:
         """Why the world did not form in time, and the ranks at fault as far as they are known."""
         size, now = self.launch.world_size, time.monotonic()
         where = f"{self.launch.address or 'this host'}:{self.launch.port or 'agreed port'}"
-        missing = [rank for rank in range(size) if rank not in self._heard]
+        arrived = set(self._heard) or set(self.awaited())
+        missing = [rank for rank in range(size) if rank not in arrived]
         known = self._neighbours | {rank: Member(**beat["member"]) for rank, beat in self._beats.items()}
-        if not self._heard:
-            reason = f"no answer from rank 0's store at {where} for {self.timeout_s:g} s (run.timeout_s)"
+        if not arrived:
+            reason = f"no answer from rank 0 for {self.timeout_s:g} s (run.timeout_s): {self.unreached() or where}"
             missing = [0]
         elif missing:
             reason = (

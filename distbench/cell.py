@@ -150,7 +150,7 @@ class Cell:
                 "launcher": self.world.launch.launcher,
                 "backend": None if self.place is None else str(self.place.backend),
                 "ranks": ranks,
-                "notes": [] if self.place is None else self.place.notes,
+                "notes": list(self.world.launch.notes) if self.place is None else self.place.notes,
             },
             "work": None if self.plan is None else {"flop": self.plan.flop, "bytes": self.plan.bytes},
             "samples": None if samples is None else samples_of(samples),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
-from distbench.launch import LAUNCHERS, Launch
+from distbench.launch import LAUNCHERS, Launch, LaunchError
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Member:
     started: float
     """The process's start time, so that a pid used again is not taken for it."""
     local_rank: int = 0
+    machine: str = ""
+    """Where its pid means something: two hosts may have the same name, two containers of one host the same boot."""
 
     @property
     def title(self) -> str:
@@ -44,7 +47,53 @@ class Member:
 
 def this_member(launch: Launch) -> Member:
     """This process as a member."""
-    return Member(launch.rank, os.uname().nodename, os.getpid(), psutil.Process().create_time(), launch.local_rank)
+    started = psutil.Process().create_time()
+    return Member(launch.rank, os.uname().nodename, os.getpid(), started, launch.local_rank, _machine())
+
+
+def _machine() -> str:
+    """Host name, boot and process namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{os.uname().nodename} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return os.uname().nodename
+
+
+_LAUNCHERS = (
+    *("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "hydra_pmi_proxy", "pmi_proxy", "slurmstepd"),
+    *("aprun", "jsrun", "jsrund", "palsd", "flux-shell"),
+)
+"""Programs that start the ranks of a world."""
+
+
+def lone_copies() -> str | None:
+    """For a world of one: other processes that the same parent started with the same command line within a second.
+
+    Such copies were often meant to be one world. Raises LaunchError where the parent is a launcher of ranks.
+    """
+    own = psutil.Process()
+    try:
+        parent = own.parent()
+        if parent is None:
+            return None
+        children = " ".join(path.read_text() for path in Path(f"/proc/{parent.pid}/task").glob("*/children"))
+        others = [psutil.Process(int(pid)) for pid in children.split() if int(pid) != own.pid]
+        copies = [
+            p.pid for p in others if abs(p.create_time() - own.create_time()) < 1 and p.cmdline() == own.cmdline()
+        ]
+        by = parent.name()
+    except (psutil.Error, OSError, ValueError):  # one went away: then it was no copy that matters
+        return None
+    if not copies:
+        return None
+    told = f"{by} (pid {parent.pid}) started {len(copies) + 1} copies of this run at once, each a world of one"
+    if by in _LAUNCHERS:
+        raise LaunchError(
+            f"{told}: it told them no rank that distbench knows; set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for "
+            "each, or start them with torchrun"
+        )
+    return f"{told}: they disturb each other's times; for one world use torchrun, mpirun or srun"
 
 
 def launcher_process(launch: Launch) -> psutil.Process | None:
@@ -61,7 +110,7 @@ def launcher_process(launch: Launch) -> psutil.Process | None:
 
 def ranks_below(process: psutil.Process, launch: Launch) -> list[Member]:
     """The ranks of this launch that live on this host, this one too, as far as their environments can be read."""
-    rank, local_rank = next((it.rank, it.local_rank) for it in LAUNCHERS if it.marker == _marker(launch))
+    rank, _, local_rank, _ = next(it.names for it in LAUNCHERS if it.name == launch.launcher)
     found: dict[int, Member] = {}
     host = os.uname().nodename
     try:
@@ -74,7 +123,7 @@ def ranks_below(process: psutil.Process, launch: Launch) -> list[Member]:
             if rank in told:
                 started = child.create_time()
                 found[int(told[rank])] = Member(
-                    int(told[rank]), host, child.pid, started, int(told.get(local_rank, "0"))
+                    int(told[rank]), host, child.pid, started, int(told.get(local_rank, "0")), _machine()
                 )
         except (psutil.Error, ValueError):
             continue  # gone, or somebody else's
@@ -83,9 +132,8 @@ def ranks_below(process: psutil.Process, launch: Launch) -> list[Member]:
 
 def _marker(launch: Launch) -> str | None:
     """The variable that tells a rank from its launcher; plain variables stand in the shell that started it too."""
-    return (
-        None if launch.launcher == "env" else next((it.marker for it in LAUNCHERS if it.name == launch.launcher), None)
-    )
+    markers = [it.markers[0] for it in LAUNCHERS if it.name == launch.launcher]
+    return None if launch.launcher == "env" or not markers else next((it for it in markers if it in os.environ), None)
 
 
 def _set_in(process: psutil.Process, name: str) -> bool:

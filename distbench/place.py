@@ -180,7 +180,7 @@ def _rooms(facts: list[dict[str, Any]]) -> list[Room]:
 
 
 def _notes(world: World, facts: list[dict[str, Any]], device: Device, shared: bool) -> list[str]:
-    notes = []
+    notes = list(world.launch.notes)
     if shared:
         devices = len({fact["device_uuid"] for fact in facts})
         notes.append(

@@ -68,18 +68,19 @@ def to_line(record: dict[str, Any]) -> str:
 def read(path: Path) -> list[dict[str, Any]]:
     """A cell's last line each (of each of its launches, where they are repeated), in the order of their first.
 
-    What is no record (a broken last line) is skipped.
+    What is no record (half a line that a killed run left) is skipped, and stderr says so.
     """
-    return parse(path.read_bytes())
+    return parse(path.read_bytes(), path)
 
 
-def parse(content: bytes) -> list[dict[str, Any]]:
-    """`read`, from the bytes of results.jsonl."""
+def parse(content: bytes, path: Path = Path(RESULTS), first: int = 1) -> list[dict[str, Any]]:
+    """`read`, from bytes; `path` names them and `first` is the number of their first line in it."""
     latest: dict[tuple[str, int], dict[str, Any]] = {}
-    for line in content.split(b"\n"):
+    for number, line in enumerate(content.split(b"\n"), first):
         try:
-            record = json.loads(line)
+            record = json.loads(line) if line else None
         except ValueError:  # of JSON or of UTF-8
+            print(f"distbench: {path}: line {number} is no record (a run was killed there?): skipped", file=sys.stderr)
             continue
         if isinstance(record, dict) and "cell" in record:
             latest[record["cell"], record.get("repeat") or 0] = record

@@ -11,13 +11,14 @@ import gc
 import json
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distbench.alive import Watch
-from distbench.join import open_store, prefer_loopback
+from distbench.join import open_store
 from distbench.launch import Launch
-from distbench.member import Member, reason_of, this_member
+from distbench.member import Member, lone_copies, reason_of, this_member
 
 if TYPE_CHECKING:
     import torch
@@ -47,16 +48,19 @@ class World:
         return self.rank == 0
 
     def join(self) -> None:
-        """Form the world. The watch ends the process if not all ranks arrive in time."""
+        """Form the world. The watch ends the process if not all ranks arrive in time. Raises LaunchError
+        and what open_store raises.
+        """
         import torch.distributed as dist
 
         self.watch.await_ranks()
-        if self.size == self.launch.local_world_size:
-            prefer_loopback()
         if self.size == 1:
+            if self.launch.launcher == "single" and (note := lone_copies()) is not None:
+                self.launch = replace(self.launch, notes=(*self.launch.notes, note))
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=_FOREVER)
             return
-        store = open_store(self.launch, self.watch)
+        store, self.launch = open_store(self.launch, self.watch)
+        self.watch.launch = self.launch
         self.watch.enter("join")  # a rank that is behind here has the store, but does not come to the others
         dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=_FOREVER)
         own = this_member(self.launch)

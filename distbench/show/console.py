@@ -30,6 +30,7 @@ class Console:
     def __init__(self, world_size: int, sweeping: bool, launcher: str) -> None:
         self.sweeping = sweeping
         self.world_size = world_size
+        self.launcher = launcher
         # mpirun and srun give ranks a terminal of their own even where their output goes to a file.
         self.live = sys.stdout.isatty() and launcher in ("single", "torchrun", "env")
         width = shutil.get_terminal_size().columns if self.live else 100
@@ -149,7 +150,7 @@ class Console:
         cuda = f", CUDA {torch.version.cuda}" if place.device.value == "cuda" else ""
         self.out.print(
             f"distbench {__version__}, torch {torch.__version__}{cuda}, Python {sys.version.split()[0]}, "
-            f"{self.world_size} rank{'s' * (self.world_size > 1)}, data over {place.backend}",
+            f"{self.world_size} rank{'s' * (self.world_size > 1)} ({self.launcher}), data over {place.backend}",
             markup=False,
         )
         self.out.print("  rank  host              pid  device   bus id        threads  cores  name", style="bold")

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from overrides import words
+from overrides import NUMBERS, WORDS, keys, words
 from rows import ALL, SEED, tell_row
 
 from distbench.compose import Refused, compose_single
 from distbench.config import Config
 
 DOOR = 1000 if ALL else 250
+RUNS = 40 if ALL else 20
+SMALL = [*("workload=square", "workload.n=32", "measure=quick", "measure.max_time_s=0.2", "run.timeout_s=20")]
 
 
 def test_the_door_refuses_in_one_line_or_lets_a_config_through() -> None:
@@ -46,3 +48,30 @@ def test_the_door_refuses_in_one_line_or_lets_a_config_through() -> None:
             f"{told['refused']} refused in a line, {told['let through']} let through",
         ),
     )
+
+
+@pytest.mark.timeout(900)
+def test_the_command_refuses_in_one_line_or_runs_and_verifies(in_tmp: object) -> None:
+    chosen = random.Random(SEED)
+    told = {0: 0, 1: 0, 2: 0}
+    for _ in range(RUNS):
+        word = f"{chosen.choice(keys())}={chosen.choice(NUMBERS + WORDS)}"
+        if "\0" in word or word == "run.dry_run=true" or word.startswith("run.world="):
+            continue
+        result = run([*SMALL, word], ALONE, timeout_s=120)
+        about = f"seed {SEED}: {word!r}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert "Traceback" not in result.stderr, about
+        assert result.returncode in told, about
+        told[result.returncode] += 1
+        if result.returncode == 2:
+            lines = [line for line in result.stderr.splitlines() if line]
+            assert len(lines) == 1, about
+            assert re.match(r"distbench: .", lines[0]), about
+            assert not result.records, about
+        elif result.returncode == 0:
+            assert [(it["status"], it["verification"]["ok"]) for it in result.records] == [("ok", True)], about
+        else:  # composes, but not on this machine (a size that does not fit, no GPU)
+            assert [it["status"] for it in result.records] == ["failed"], about
+    print(f"seed {SEED}: {told}")
+    seen = f"{told[2]} refused in a line, {told[0]} ran and verified, {told[1]} failed with a record"
+    tell_row("words", ("the command", str(RUNS), seen))

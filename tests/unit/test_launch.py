@@ -30,6 +30,8 @@ SLURM = {
     "SLURM_STEP_NUM_TASKS": "8",
     "SLURM_LOCALID": "3",
     "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_STEP_NODELIST": "gpu-[01-02]",
+    "SLURM_NODEID": "0",
 }
 STALE_SLURM = SLURM | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", "PMI_RANK": "0"}
 ENVIRONMENTS = {
@@ -37,7 +39,7 @@ ENVIRONMENTS = {
     "env": PLAIN,
     "openmpi": OPENMPI,
     "mpich": MPICH,
-    "slurm": SLURM | MASTER,
+    "slurm": SLURM,
 }
 
 
@@ -67,6 +69,7 @@ def test_torchrun_without_its_own_store_is_not_asked_for_one() -> None:
 
 def test_plain_variables_stand_for_one_host_unless_they_say_otherwise() -> None:
     assert place(detect(PLAIN)) == ("env", 5, 8, 5, 8)
+    assert not detect(PLAIN).local_is_known  # the ranks find out when they meet
     assert place(detect(PLAIN | {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})) == ("env", 5, 8, 1, 4)
 
 
@@ -85,7 +88,19 @@ def test_mpirun_on_one_node_needs_no_master(name: str, environment: dict[str, st
 
 def test_slurms_tasks_per_node_are_read_in_its_own_spelling() -> None:
     assert place(detect(SLURM | MASTER)) == ("slurm", 3, 8, 3, 4)
-    assert detect(SLURM | MASTER | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}).local_world_size == 5
+    uneven = SLURM | MASTER | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}
+    assert detect(uneven).local_world_size == 5
+    assert place(detect(uneven | {"SLURM_NODEID": "1", "SLURM_PROCID": "6", "SLURM_LOCALID": "1"})) == (
+        "slurm",
+        6,
+        8,
+        1,
+        3,
+    )
+    with pytest.raises(LaunchError, match="SLURM_LOCALID=3: must be from 0 to"):
+        detect(uneven | {"SLURM_NODEID": "1"})
+    with pytest.raises(LaunchError, match="SLURM_STEP_TASKS_PER_NODE=4x2: must be tasks per node"):
+        detect(uneven | {"SLURM_STEP_TASKS_PER_NODE": "4x2"})
     alone = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "4"}
     assert detect(SLURM | alone).address is None
 
@@ -109,13 +124,22 @@ def test_slurms_own_pmi_variables_are_not_taken_for_mpich() -> None:
 
 def test_a_slurm_allocation_without_a_step_is_not_a_launch() -> None:
     """A shell inside salloc, or the batch script itself: one process, not a rank of many."""
-    assert detect({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}).launcher == "single"
+    batch = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    launch = detect(batch | {"SLURM_TASKS_PER_NODE": "4(x2)", "SLURM_JOB_NODELIST": "n[0-1]"})
+    assert place(launch) == ("single", 0, 1, 0, 1)
+    (note,) = launch.notes
+    assert "job 77 has 8 tasks" in note
+    assert "world of one" in note
+    assert detect(batch | {"SLURM_NTASKS": "1"}).notes == ()
 
 
 INCOMPLETE = [
-    *(("torchrun", name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")),
+    *(
+        ("torchrun", name)
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    ),
     *(("env", name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")),
-    *(("openmpi", name) for name in OPENMPI if name not in ("OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE")),
+    *(("openmpi", name) for name in OPENMPI if name != "PMIX_NAMESPACE"),
     *(("mpich", name) for name in MPICH if name != "PMI_FD"),
     *(("slurm", name) for name in SLURM if name not in ("SLURM_JOB_ID", "SLURM_STEP_ID")),
 ]
@@ -153,12 +177,51 @@ def test_a_rank_outside_the_world_is_refused(environment: dict[str, str], variab
         detect(environment)
 
 
-@pytest.mark.parametrize("environment", [SLURM, OPENMPI | {"OMPI_COMM_WORLD_SIZE": "6"}], ids=["slurm", "openmpi"])
+HEAD = "484573184.0;tcp://10.77.0.2,10.78.0.2:47211;tcp6://[fd77::2]:45121"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [OPENMPI | {"OMPI_COMM_WORLD_SIZE": "6"}, MPICH | {"PMI_SIZE": "6"}],
+    ids=["openmpi without its head", "mpich"],
+)
 def test_several_hosts_without_an_address_are_refused_before_they_wait_for_each_other(
     environment: dict[str, str],
 ) -> None:
     with pytest.raises(LaunchError, match=r"MASTER_ADDR is not set.*several hosts.*MASTER_PORT"):
         detect(environment)
+
+
+def test_several_hosts_meet_where_their_launcher_says_and_never_where_another_launch_does() -> None:
+    slurm = [detect(SLURM | {"SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank // 4)}).places for rank in (0, 7)]
+    assert slurm[0] == slurm[1]
+    assert {host for host, _ in slurm[0]} == {"gpu-01"}
+    assert all(20000 <= port < 30000 for _, port in slurm[0])
+    assert not set(slurm[0]) & set(detect(SLURM | {"SLURM_STEP_ID": "1"}).places)
+    openmpi = detect(OPENMPI | {"OMPI_COMM_WORLD_SIZE": "6", "OMPI_MCA_orte_hnp_uri": HEAD}).places
+    assert {host for host, _ in openmpi} == {"10.77.0.2", "10.78.0.2", "fd77::2"}
+    assert detect(SLURM | MASTER).places == (("node0", 29500),)
+
+
+def test_slurm_steps_whose_rank_0_is_elsewhere_or_whose_nodes_are_unreadable_are_refused() -> None:
+    with pytest.raises(LaunchError, match=r"rank 0 is not on the step's first node: set MASTER_ADDR"):
+        detect(SLURM | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "1"})
+    with pytest.raises(LaunchError, match=r"SLURM_STEP_NODELIST=n\[: must be a node list"):
+        detect(SLURM | {"SLURM_STEP_NODELIST": "n["})
+
+
+@pytest.mark.parametrize("name", ["PMIX_RANK", "PMI_RANK", "FLUX_TASK_RANK"])
+def test_a_rank_by_an_unknown_launcher_is_never_a_silent_world_of_one(name: str) -> None:
+    with pytest.raises(LaunchError, match=rf"^{name}=1 is set by a launcher that distbench does not know"):
+        detect({name: "1"})
+
+
+def test_an_empty_address_and_an_impossible_port_are_refused() -> None:
+    with pytest.raises(LaunchError, match="MASTER_ADDR is empty"):
+        detect(PLAIN | {"MASTER_ADDR": ""})
+    for port in ("0", "70000"):
+        with pytest.raises(LaunchError, match=f"MASTER_PORT={port}: must be from 1 to 65535"):
+            detect(PLAIN | {"MASTER_PORT": port})
 
 
 def test_ranks_of_one_launch_agree_on_its_name_and_two_launches_do_not() -> None:

@@ -159,3 +159,12 @@ def test_the_environment_says_what_the_numbers_were_made_with(monkeypatch: pytes
     assert {"distbench", "torch", "numpy", "python", "cuda", "nccl", "host", "cpu", "cores", "kernel"} <= told.keys()
     assert told["variables"]["OMP_PROC_BIND"] == "close"
     assert "do not tell" not in to_line(told)
+
+
+def test_a_reader_names_the_line_that_is_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / RESULTS
+    path.write_bytes(b'{"cell": "a"}\n{"cell": "b", "sta')
+    assert read(path) == [{"cell": "a"}]
+    told = capsys.readouterr().err
+    assert f"{path}: line 2 is no record" in told
+    assert told.count("\n") == 1
