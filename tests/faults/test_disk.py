@@ -37,7 +37,7 @@ def test_a_full_disk_ends_the_sweep_and_keeps_what_is_on_it(in_tmp: Path) -> Non
     assert result.returncode != 0
     assert "No space left" in reason
     (kept,) = Path("copied").glob("**/results.jsonl")
-    *lines, last = kept.read_bytes().split(b"\n")
+    *lines, _ = kept.read_bytes().split(b"\n")
     statuses = [json.loads(line)["status"] for line in lines]
     assert statuses
     assert set(statuses) == {"ok"}

@@ -5,6 +5,11 @@ In-process through the configuration door (many words), and the command itself (
 
 from __future__ import annotations
 
+import random
+import re
+
+import pytest
+from helpers import ALONE, run
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from overrides import NUMBERS, WORDS, keys, words

@@ -162,7 +162,7 @@ def test_the_environment_says_what_the_numbers_were_made_with(monkeypatch: pytes
 
 
 def test_a_reader_names_the_line_that_is_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / RESULTS
+    path = tmp_path / record.RESULTS
     path.write_bytes(b'{"cell": "a"}\n{"cell": "b", "sta')
     assert read(path) == [{"cell": "a"}]
     told = capsys.readouterr().err
