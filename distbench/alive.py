@@ -124,6 +124,10 @@ class Watch:
         self._stage = stage
         self._steps += 1
 
+    def progress(self) -> None:
+        """A step is done: a rank that waits for the others is ahead of them."""
+        self._steps += 1
+
     def open_window(self) -> None:
         self._outside_window.clear()
 
@@ -203,14 +207,21 @@ class Watch:
                 continue
             if not self._joined:
                 self._look_round()
+                if gone := [member for member in self._local_peers() if member.is_gone()]:
+                    self._let_rank_0_speak()
+                    self.end(self._died(gone), "failed", lost=gone)
             silent_s = time.monotonic() - self._last_round
             if silent_s <= (self._silence_s if self._joined else self.timeout_s) or self._leaving:
                 continue
             if not self._joined:
                 reason, lost = self._join_failure()
+                if all(member.rank != 0 for member in lost):
+                    self._let_rank_0_speak()
                 self.end(reason, "failed", lost=lost)
             zero = self._members[0]
-            self.end(f"{zero.title} has not answered for {silent_s:.0f} s", "failed", lost=[zero])
+            self.end(
+                f"{zero.title} has not answered for {silent_s:.1f} s, in stage {self._stage}", "failed", lost=[zero]
+            )
 
     def _beat(self, connect: Callable[[], Store]) -> None:
         try:
@@ -307,12 +318,15 @@ class Watch:
             )
 
     def _verdict(self, store: Store, reason: str, lost: list[Member]) -> None:
+        """Rank 0 ends the run. Its record comes first: once others kill the lost rank, a launcher may end them all."""
         self._judged = True
-        store.set("verdict", json.dumps({"reason": reason, "lost": [member.rank for member in lost]}))
-        time.sleep(
-            2 * self._interval_s + self._window_gap_s
-        )  # so that the others read it before rank 0 takes the store with it
-        self.end(reason, "failed", lost=lost)
+
+        def tell() -> None:
+            store.set("verdict", json.dumps({"reason": reason, "lost": [member.rank for member in lost]}))
+            # So that the others read it before rank 0 takes the store with it.
+            time.sleep(2 * self._interval_s + self._window_gap_s)
+
+        self.end(reason, "failed", lost=lost, then=tell)
 
     def _store_lost(self, error: Exception) -> None:
         time.sleep(self._interval_s)  # the launcher's SIGTERM, or the main thread's own end, says it better
@@ -327,11 +341,17 @@ class Watch:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def end(
-        self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False, speaks: bool = False
+        self,
+        reason: str,
+        status: str,
+        lost: list[Member] | None = None,
+        quiet: bool = False,
+        speaks: bool = False,
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Record the cell in flight (rank 0), say why, kill this host's lost ranks, and end with status 1.
 
-        speaks: the reason is this rank's own, so it says it, whichever rank it is.
+        speaks: the reason is this rank's own, so it says it, whichever rank it is. then: done after the record.
         """
         with self._ending:  # the first thread to come here ends the process; the others never get past
             if self._leaving:
@@ -339,16 +359,24 @@ class Watch:
             if self._interruption is not None:  # what breaks after the signal, breaks because of it
                 reason, status, lost = self._interruption, "skipped", None
             try:
-                self._last_words(reason, status, lost or [], quiet, speaks)
+                self._last_words(reason, status, quiet, speaks)
+                if then is not None:
+                    then()
                 if self._interruption is not None and self.launch.world_size > 1:
                     time.sleep(self._interval_s / 2)  # until the signal has reached the others: see _wait_for_signals
             finally:  # a full disk or a closed pipe must not keep the process alive
-                os._exit(1)
+                try:
+                    self._kill(lost or [])
+                finally:
+                    os._exit(1)
 
-    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool, speaks: bool) -> None:
+    def _kill(self, lost: list[Member]) -> None:
+        """Last of all: mpirun answers with SIGKILL to the ranks that live."""
         for member in lost:
             if member.machine == self._own().machine and member.pid != os.getpid():
                 member.kill()
+
+    def _last_words(self, reason: str, status: str, quiet: bool, speaks: bool) -> None:
         write_error_file(reason)
         try:
             if self.on_end is not None:
@@ -383,6 +411,8 @@ class Watch:
         """Who died, where, and of what if it could still say so."""
         if self._launcher is not None and is_gone(self._launcher):
             return self._launcher_died()  # ranks that saw it first have left
+        if any(member.rank == 0 for member in gone):
+            gone = [member for member in gone if member.rank == 0]  # the others left because of it
         for member in gone:
             if why := self._beats.get(member.rank, {}).get("why"):
                 return str(why)

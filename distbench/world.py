@@ -170,6 +170,7 @@ class World:
         """
         self.watch.enter(stage)
         result, failure = self.guarded(stage, step)
+        self.watch.progress()
         self.agree(failure)
         assert result is not None or failure is None
         return result  # type: ignore[return-value]

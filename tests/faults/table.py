@@ -118,11 +118,14 @@ def check(ended: Ended) -> None:
         assert result.returncode == 0, about
         assert result.statuses == ["ok"] * len(SIZES), about
         return
-    told_s = 6 if case.fault == "stuck" else 0
+    # run.step_timeout_s, once more where the others' collective ends by it first: that counts as progress
+    told_s = 2 * 6 if case.fault == "stuck" else 0
     assert ended.seconds < ALLOWED_S + told_s + (inject.SLOW_S if too_slow else 0), about
     assert result.returncode != 0, about
     earlier = {"join": 0, "record": 2}.get(case.stage, 1)
     assert result.statuses[:earlier] == ["ok"] * earlier or (case.stage == "record" and case.victim == 0), about
+    if case.fault == "launcher SIGKILL" and case.launcher == "mpirun" and case.stage in ("join", "record"):
+        return  # no cell is in flight to be recorded, and what is said goes through mpirun, which is dead
     named = "the launcher of rank" if case.fault == "launcher SIGKILL" else f"rank {case.victim} ("
     reason = ended.told()
     assert named in reason, about
