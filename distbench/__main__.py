@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from distbench import __version__
 from distbench.alive import Watch, write_error_file
 from distbench.launch import Launch, LaunchError, detect
+from distbench.launchers import chosen, misused
 from distbench.show.usage import USAGE
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
         from distbench.show.markdown import main as report
 
         return report(arguments[1:])
+    if arguments[:1] == ["doctor"]:
+        from distbench.doctor import main as doctor
+
+        return doctor(arguments[1:])
     try:
         launch = detect(os.environ)
         timeouts = [_literal(arguments, key, default) for key, default in _TIMEOUTS.items()]
@@ -37,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         return refuse(str(error))
     if answer := _answer(arguments):
         return _say(answer) if launch.rank == 0 else 0
+    if name := chosen(arguments):
+        return _dispatch(name, launch, arguments, timeouts)
     try:
         if launch.world_size == 1 and (status := _refused_early(arguments)) is not None:
             return status
@@ -73,6 +80,22 @@ def _run(launch: Launch, watch: Watch, arguments: list[str]) -> int:
         raise
     world.leave()
     return status
+
+
+def _dispatch(name: str, launch: Launch, arguments: list[str], timeouts: list[float]) -> int:
+    """Lead a sweep whose cells are launches of their own."""
+    if launch.rank != 0:
+        return 2  # rank 0 says why
+    if reason := misused(name, launch, arguments):
+        return refuse(reason)
+    from distbench.compose import Refused
+    from distbench.launchers.batch import Rank
+    from distbench.launchers.sweep import dispatch
+
+    try:
+        return dispatch(name, arguments, Rank(arguments, timeouts))
+    except Refused as refused:
+        return refuse(str(refused))
 
 
 def _lead(world: World, arguments: list[str]) -> int:

@@ -447,5 +447,8 @@ class Watch:
                 least = min(beat["steps"] for beat in self._beats.values())
                 missing = [rank for rank, beat in self._beats.items() if beat["steps"] == least]
             reason = f"all ranks arrived at {where}, but did not join within run.timeout_s={self.timeout_s:g} s"
+            if len(missing) == size:
+                hint = "set GLOO_SOCKET_IFNAME to the network card between the hosts"
+                return f"{reason}: they do not reach each other; {hint}", []
             reason += f"; in stage join: {titles(missing, known)}"
         return reason, [known[rank] for rank in missing if rank in known]

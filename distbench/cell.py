@@ -6,36 +6,45 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 import torch
 
-from distbench import clock, cores, record, verify
+from distbench import clock, cores, guards, memory, record, telemetry
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
-from distbench.config import Config, Device, Path, Split, Start, Upload, as_dict, cell_id, from_dict
-from distbench.data import fill_block
+from distbench.config import (
+    CollectName,
+    Config,
+    ConfigError,
+    Device,
+    Drive,
+    Path,
+    Split,
+    Start,
+    Upload,
+    as_dict,
+    cell_id,
+    from_dict,
+)
+from distbench.drives import DRIVES
+from distbench.dtypes import result
 from distbench.engines import ENGINES
 from distbench.layout import Block
-from distbench.measure import Samples, Timed, barrier_cost_s, measure
+from distbench.measure import Samples, barrier_cost_s, measure
 from distbench.place import Place, find_place, oversubscribed
 from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
 from distbench.rules import check
+from distbench.show.peaks import peak_of
 from distbench.summary import samples_of, summary
-from distbench.timed import timed_path
+from distbench.supports import Unsupported, refuse_dtype, refuse_shapes
+from distbench.timed import Timed, standing_aside
+from distbench.unit import Unit
+from distbench.verifier import Verifier, Wrong
 from distbench.world import CellFailed, World
 
 Tell = Callable[[str, Any], None]
 """Told (event, detail) on rank 0 as a cell goes on; see show.console."""
-
-
-class Wrong(Exception):
-    """The product is wrong; carries the verification for the record."""
-
-    def __init__(self, verification: dict[str, Any]) -> None:
-        super().__init__(verification["reason"])
-        self.verification = verification
 
 
 def follow(world: World) -> int:
@@ -50,10 +59,11 @@ def follow(world: World) -> int:
 
 def plan_of(config: Config, world_size: int, device: Device) -> Plan:
     """The plan of a checked configuration on a kind of device; pure numbers."""
-    collect = TABLE[config.collect, resolve_path(config.collect, config.path, device)]
+    collect = TABLE[config.collect, resolve_path(config, device)]
 
-    def elements(problem: Block, rank: int) -> tuple[int, int]:
-        return collect.elements(Site(problem, config.split, config.collect, world_size, rank, device is Device.cuda))
+    def elements(problem: Block, part: int) -> tuple[int, int]:
+        site = Site(problem, config.split, config.collect, world_size, part, device is Device.cuda)
+        return collect.elements(site, config)
 
     return make_plan(config, world_size, elements)
 
@@ -66,8 +76,12 @@ class Cell:
         self.identity = cell_id(config, world.size)
         self.place: Place | None = None
         self.plan: Plan | None = None
-        self.collect: Collect | None = None
-        self.multiply: Callable[[], object] | None = None
+        self.units: list[Unit] = []
+        self.timed: Timed | None = None
+        self.settings: dict[str, Any] = {}
+        self.telemetry: list[dict[str, Any]] | None = None
+        self.refused = False
+        """It cannot be done here, and nothing was allocated: a single cell is then refused instead of recorded."""
         self.began = time.monotonic()
 
     def outcome(self) -> dict[str, Any]:
@@ -75,10 +89,21 @@ class Cell:
 
         Never raises for what a cell can do: a failure or a wrong product is a record with that status.
         """
+        before = memory.in_use()
+        told = self._attempted()
+        memory.settle()
+        return told | {"memory": memory.told(self.world.gather_json([before, memory.in_use()]))}
+
+    def _attempted(self) -> dict[str, Any]:
         try:
             return self.run()
         except Wrong as wrong:
             return self.record("wrong", f"wrong result: {wrong}", verification=wrong.verification)
+        except Unsupported as error:
+            return self.record("skipped", str(error))
+        except ConfigError as error:
+            self.refused = not self.units
+            return self.record("failed", str(error))
         except (CellFailed, ValueError) as error:
             return self.record("failed", str(error))
         except Exception as error:  # a defect: the others cannot know where this rank is, so the run ends
@@ -96,33 +121,34 @@ class Cell:
         place = self.place = find_place(self.world, self.config)
         plan = self._planned(place)
         self.tell("placed", place)
-        site = Site(plan.problem, self.config.split, self.config.collect, self.world.size, self.world.rank)
         self._stage("fill")
-        a, b, sources = self._operands(site, place)
-        collect = self.collect = self._connected(site, place)
-        timed = self._timed(site, place, (a, b), sources, collect)
+        self._fill(plan, place)
+        self._connect(place)
+        timed = self.timed = self._timed(place)
         setup_s = time.monotonic() - self.began
         self._stage("first run")
-        self.world.attempt("first run", lambda: _poison(collect, sources))
+        self._each("first run", Unit.poison)
         first_s = self._warm(timed, 1)
         self._stage("verify")
-        verifier = self._verifier(site, a, b)
-        verification = verifier(collect.held, True)
+        verifier = Verifier(self.world, self.config, plan.problem, self.units)
+        verification = verifier.check()
         if self.config.measure.warmup > 1:
             self._stage("warm up")
             self._warm(timed, self.config.measure.warmup - 1)
         self._stage("measure")
         samples = self._measured(timed, place)
         self._stage("verify")
-        verifier(collect.held, False)  # what the last sample left must be right too
-        busbw = self._path(place) is Path.collective
+        verifier.check_again()  # what the last sample left must be right too
+        busbw = self._path(place) is Path.collective and self.config.collect is not CollectName.topk
         combined = self.world.attempt("combine", lambda: summary(samples, plan, self.config.collect if busbw else None))
         outcome = combined | {
             "setup_s": setup_s,
             "first_s": first_s,
             "barrier_s": barrier_cost_s(self.world),
+            **telemetry.energy(self.telemetry or [], place.ranks, plan.flop),
         }
-        return self.record("ok", None, samples=samples, result=outcome, verification=verification)
+        told = self.record("ok", None, samples=samples, result=outcome, verification=verification)
+        return guards.judged(told, peak_of(told), self.config.guard)
 
     def record(
         self,
@@ -136,7 +162,8 @@ class Cell:
         ranks = [] if self.place is None else [dict(rank) for rank in self.place.ranks]
         if self.plan is not None:
             for rank in ranks:
-                rank["shard"] = self.plan.rank(rank["rank"]).shard.sizes()
+                rank["parts"] = [part | {"shard": self.plan.rank(part["part"]).shard.sizes()} for part in rank["parts"]]
+                rank["shard"] = _together([part["shard"] for part in rank["parts"]], self.config.split)
         return {
             "schema": record.SCHEMA,
             "cell": self.identity,
@@ -151,22 +178,28 @@ class Cell:
                 "backend": None if self.place is None else str(self.place.backend),
                 "ranks": ranks,
                 "notes": list(self.world.launch.notes) if self.place is None else self.place.notes,
+                "collect": self.units[0].collect.notes() if self.units and self.units[0].collect is not None else {},
             },
-            "work": None if self.plan is None else {"flop": self.plan.flop, "bytes": self.plan.bytes},
+            "work": None if self.plan is None else self.plan.work(),
             "samples": None if samples is None else samples_of(samples),
             "result": result,
             "verification": verification,
+            "telemetry": self.telemetry,
+            "warnings": [],
+            "unchecked": [],
             "environment": record.environment()
             | {"command": record.command(self.world.launch)}
-            | {"settings": ENGINES[self.config.engine].settings(), "thread_pools": cores.thread_pools()},
+            | {"settings": self.settings, "thread_pools": cores.thread_pools()},
         }
 
     def close(self) -> None:
         """Free what the cell held, so that the next one finds the memory as it was."""
-        if self.collect is not None:
+        if self.timed is not None:
+            self.timed.close()
+        for unit in self.units:
             with suppress(RuntimeError):  # a failed cell's device may refuse
-                self.collect.close()
-        self.collect = self.multiply = None
+                unit.close()
+        self.units, self.timed = [], None
         if self.place is not None and self.place.device is Device.cuda:
             torch.cuda.empty_cache()
 
@@ -178,121 +211,82 @@ class Cell:
 
     def _planned(self, place: Place) -> Plan:
         hosts = len({rank["host"] for rank in place.ranks})
+        caps = [tuple(rank["capability"]) for rank in place.ranks if rank["capability"]]
+        refuse_dtype(self.config, place.device, min(caps, default=None))
+        refuse_shapes(self.config, place.parts, place.device)
         refuse_path(self.config, hosts, place.device, place.backend)
-        plan = self.plan = plan_of(self.config, self.world.size, place.device)  # the record of a refusal tells it too
+        plan = self.plan = plan_of(self.config, place.parts, place.device)  # the record of a refusal tells it too
         shortage = does_not_fit(plan, place.rooms, place.device is Device.cpu)
         if shortage is not None:
-            raise ValueError(f"does not fit: {shortage}")
+            chunk = self.config.topk.chunk_rows if self.config.collect is CollectName.topk else None
+            if chunk is not None:
+                raise ConfigError("topk.chunk_rows", chunk, f"does not fit: {shortage}; a smaller chunk may")
+            raise ConfigError("workload.m", self.config.workload.m, f"does not fit: {shortage}")
         return plan
 
-    def _operands(
-        self, site: Site, place: Place
-    ) -> tuple[torch.Tensor, torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
-        """A and B on the device, filled, and the (device, host) pairs that each sample uploads."""
-        w, shard = self.config.workload, site.shard
-        dtype = getattr(torch, str(w.dtype))
+    def _each(self, stage: str, step: Callable[[Unit], object]) -> None:
+        """One step of every unit of this process, and the vote on it."""
 
-        def allocate() -> tuple[torch.Tensor, torch.Tensor]:
-            return (
-                torch.empty(shard.a_shape, dtype=dtype, device=place.torch_device),
-                torch.empty(shard.b_shape, dtype=dtype, device=place.torch_device),
-            )
+        def all_units() -> None:
+            for unit in self.units:
+                step(unit)
 
-        def fill() -> list[tuple[torch.Tensor, torch.Tensor]]:
-            a_extent, b_extent = (shard.batch, shard.m, shard.k), (shard.batch, shard.k, shard.n)
-            common = (w.dtype, w.fill, place.threads)
-            told = lambda share: self.tell("progress", share)  # noqa: E731
-            fill_block(a, w.seed, "a", site.problem.m.size, a_extent, *common, told)
-            fill_block(b, w.seed, "b", site.problem.k.size, b_extent, *common)
-            uploaded = {Upload.none: [], Upload.b: [b], Upload.ab: [a, b]}[w.upload]
-            return [(operand, _host_copy(operand)) for operand in uploaded]
+        self.world.attempt(stage, all_units)
 
-        a, b = self.world.attempt("allocate", allocate)
-        return a, b, self.world.attempt("fill", fill)
+    def _fill(self, plan: Plan, place: Place) -> None:
+        sites = [
+            (Site(plan.problem, self.config.split, self.config.collect, place.parts, part), device)
+            for part, device in place.own
+        ]
+        self.units = [Unit(site, self.config, device) for site, device in sites]
+        self._each("allocate", Unit.allocate)
+        self._each("fill", lambda unit: unit.fill(place.threads, lambda share: self.tell("progress", share)))
 
-    def _connected(self, site: Site, place: Place) -> Collect:
-        if self.world.size > 1:
+    def _connect(self, place: Place) -> None:
+        if self.world.size > 1 and self.config.drive is Drive.process:
 
             def connect() -> None:  # returns nothing: a kept reference would keep a broken group open
                 self.world.data(str(place.backend))
 
             self.world.attempt("connect", connect)
-        path = self._path(place)
-        dtype = getattr(torch, str(self.config.workload.dtype))
-        means = Means(self.world, str(place.backend), place.torch_device, dtype)
-        collect = self.world.attempt("allocate", lambda: TABLE[self.config.collect, path](site, means))
-        self.collect = collect
-        offers = self.world.gather_json(collect.offer())
-        self.world.attempt("allocate", lambda: collect.connect(offers))
-        return collect
+        make = TABLE[self.config.collect, self._path(place)]
+        dtype = result(self.config.workload.dtype)
 
-    def _timed(
-        self,
-        site: Site,
-        place: Place,
-        operands: tuple[torch.Tensor, torch.Tensor],
-        sources: list[tuple[torch.Tensor, torch.Tensor]],
-        collect: Collect,
-    ) -> Timed:
+        def allocate(unit: Unit) -> None:
+            means = Means(self.world, str(place.backend), unit.device, dtype, self.config)
+            with unit.context():
+                unit.collect = make(unit.site, means)
+
+        self._each("allocate", allocate)
+        own = [unit.collect.offer() for unit in self.units if unit.collect is not None]
+        offers = [offer for told in self.world.gather_json(own) for offer in told]
+
+        def meet(unit: Unit) -> None:
+            assert unit.collect is not None
+            unit.collect.connect(offers)
+
+        self._each("allocate", meet)
+
+    def _timed(self, place: Place) -> Timed:
         engine = ENGINES[self.config.engine]
-        engine.settings()
-        multiply = self.multiply = self.world.attempt("allocate", lambda: _product(engine, site, operands, collect))
-
-        def upload() -> None:
-            for operand, source in sources:
-                operand.copy_(source, non_blocking=True)
-
-        parts: list[tuple[str, Callable[[], object]]] = [("h2d", upload)] if sources else []
-        parts += [("gemm", multiply)]
-        if self._path(place) is not Path.in_place:
-            parts.append(("collect", collect.run))
-        return timed_path(parts, place.torch_device)
+        self.settings = engine.settings(self.config.workload.dtype)
+        self._each("allocate", lambda unit: unit.prepare(engine))
+        collects = self._path(place) is not Path.in_place
+        if not self.units:
+            upload = ["h2d"] if self.config.workload.upload is not Upload.none else []
+            prepares = TABLE[self.config.collect, self._path(place)].before is not Collect.before
+            return standing_aside((*upload, "gemm", *(["collect"] if collects else [])), prepares)
+        return DRIVES[self.config.drive](self.units, collects)
 
     def _warm(self, timed: Timed, rounds: int) -> float:
         """Run the timed path untimed; returns the seconds of this rank's last round."""
         last_s = 0.0
         for _ in range(rounds):
             begin = time.monotonic()
+            timed.before()
             self.world.attempt("warm up", timed.run)
             last_s = time.monotonic() - begin
         return last_s
-
-    def _verifier(
-        self, site: Site, a: torch.Tensor, b: torch.Tensor
-    ) -> Callable[[torch.Tensor | None, bool], dict[str, Any]]:
-        """A call that verifies what every rank holds; it raises Wrong on all ranks if any of it is wrong.
-
-        Where the collect adds products up, each rank's own product is computed once more and checked alone (if asked
-        for): in a sum over ranks in a narrow dtype one rank's error of a percent would hide in the roundings.
-        """
-        workload, world = self.config.workload, self.world
-        x = verify.random_x(workload.seed, site.problem.n.size)
-        own = world.attempt("verify", lambda: verify.expected_part(a, b, site, x))
-        expected = own
-        if not verify.is_local(site):
-            total = world.sum_floats(world.attempt("verify", lambda: verify.placed(own, site)))
-            expected = total if site.held is None else total[site.held.batch.slice, site.held.m.slice]
-
-        def agreed(held: torch.Tensor | None, block: Block | None, rows: torch.Tensor, alone: bool) -> dict[str, Any]:
-            def verdict() -> dict[str, Any] | None:
-                if held is None or block is None:
-                    return None
-                return asdict(verify.check(held, block, rows, x, workload, site, own=alone))
-
-            verification = verify.combined(world.gather_json(record.finite(world.attempt("verify", verdict))))
-            if not verification["ok"]:
-                raise Wrong(verification)
-            return verification
-
-        def verifier(held: torch.Tensor | None, products_too: bool) -> dict[str, Any]:
-            verification = agreed(held, site.held, expected, alone=False)
-            if products_too and self.config.split is Split.k and not verify.is_local(site) and self.collect is not None:
-                assert self.multiply is not None
-                world.attempt("verify", self.multiply)
-                agreed(self.collect.shard, site.shard, own, alone=True)
-            return verification
-
-        return verifier
 
     def _measured(self, timed: Timed, place: Place) -> Samples:
         world = self.world
@@ -303,13 +297,17 @@ class Cell:
             start = Start.window
             if world.size > 1 and oversubscribed(place):
                 start, reason = Start.barrier, "more threads than cores"
-        samples = measure(world, timed, self.config.measure, start, reason, clocks)
+        state = telemetry.Telemetry(place.ranks, world.rank)
+        state.begin()
+        samples = measure(world, timed, self.config.measure, start, reason, clocks, state.between)
+        spans_s = [*samples.span_s, *samples.dropped_span_s]
+        self.telemetry = telemetry.finish(world.gather_json(record.finite(state.end())), place.ranks, spans_s)
         after, _ = clock.offsets_to_rank0(world, domains)
         samples.clock_error_s += max(abs(now - then) for now, then in zip(after, clocks[0], strict=True)) / 1e9  # drift
         return samples
 
     def _path(self, place: Place) -> Path:
-        return resolve_path(self.config.collect, self.config.path, place.device)
+        return resolve_path(self.config, place.device)
 
     # --- the record --------------------------------------------------------------------------------------------------
 
@@ -322,25 +320,11 @@ class Cell:
         return resolved
 
 
-def _product(
-    engine: Any, site: Site, operands: tuple[torch.Tensor, torch.Tensor], collect: Collect
-) -> Callable[[], object]:
-    if site.shard.c_numel == 0:
-        return lambda: None  # an empty shard has nothing to compute
-    if site.shard.k.size == 0:
-        return collect.shard.zero_  # a sum of no terms
-    multiply: Callable[[], object] = engine.prepare(*operands, collect.shard)
-    return multiply
-
-
-def _poison(collect: Collect, sources: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """NaN wherever C will be and in every operand that the upload must bring: what is not moved shows."""
-    collect.poison()
-    for operand, _ in sources:
-        operand.fill_(float("nan"))
-
-
-def _host_copy(operand: torch.Tensor) -> torch.Tensor:
-    """A copy in host memory, page-locked where a GPU will read it."""
-    source = torch.empty(operand.shape, dtype=operand.dtype, pin_memory=operand.is_cuda)
-    return source.copy_(operand)
+def _together(shards: list[dict[str, int]], split: Split) -> dict[str, int]:
+    """The sizes of neighbouring shards as one; of none, all zero."""
+    if not shards:
+        return {"batch": 0, "m": 0, "n": 0, "k": 0}
+    sizes = dict(shards[0])
+    if split is not Split.none:
+        sizes[split.value] = sum(shard[split.value] for shard in shards)
+    return sizes

@@ -165,12 +165,12 @@ def _parse(arguments: list[str]) -> Any:
 
 def _register(folder: Path | None = None) -> None:
     ConfigStore.instance().store(name="schema", node=Config)
-    new_folder = _new_folder if folder is None else lambda parent: str(folder)
-    OmegaConf.register_new_resolver("new_folder", new_folder, replace=True)
+    maker = new_folder if folder is None else lambda parent: str(folder)
+    OmegaConf.register_new_resolver("new_folder", maker, replace=True)
 
 
 @cache
-def _new_folder(parent: str) -> str:
+def new_folder(parent: str) -> str:
     """A folder of this run's own under `parent`, named by the time and made exclusively, once per process."""
     day = Path(parent) / time.strftime("%Y-%m-%d")
     day.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ class ConfigError(ValueError):
     def __init__(self, key: str, value: object, allowed: str) -> None:
         shown = value.value if isinstance(value, Enum) else value
         super().__init__(f"{key}={shown}: {allowed}")
-        self.key = key
+        self.key, self.shown, self.allowed = key, str(shown), allowed
 
 
 class Named(Enum):
@@ -38,8 +38,16 @@ class Named(Enum):
 class DType(Named):
     float64 = "float64"
     float32 = "float32"
+    tf32 = "tf32"
     bfloat16 = "bfloat16"
     float16 = "float16"
+    float8_e4m3fn = "float8_e4m3fn"
+    float8_e5m2 = "float8_e5m2"
+    int8 = "int8"
+    complex64 = "complex64"
+    complex128 = "complex128"
+    mxfp8 = "mxfp8"
+    nvfp4 = "nvfp4"
 
 
 class Fill(Named):
@@ -47,6 +55,19 @@ class Fill(Named):
     uniform = "uniform"
     integer = "integer"
     zeros = "zeros"
+
+
+class Layout(Named):
+    auto = "auto"
+    nn = "nn"
+    nt = "nt"
+    tn = "tn"
+    tt = "tt"
+
+
+class Scaling(Named):
+    tensor = "tensor"
+    row = "row"
 
 
 class Upload(Named):
@@ -71,6 +92,7 @@ class CollectName(Named):
     reduce = "reduce"
     reduce_scatter = "reduce_scatter"
     all_reduce = "all_reduce"
+    topk = "topk"
 
 
 class Path(Named):
@@ -80,15 +102,27 @@ class Path(Named):
     p2p = "p2p"
     shared = "shared"
     pinned = "pinned"
+    fresh = "fresh"
+    pageable = "pageable"
+    pipelined = "pipelined"
 
 
 class EngineName(Named):
     torch = "torch"
     numpy = "numpy"
+    cupy = "cupy"
 
 
 class Drive(Named):
     process = "process"
+    loop = "loop"
+    threads = "threads"
+
+
+class Stream(Named):
+    default = "default"
+    own = "own"
+    per_thread = "per_thread"
 
 
 class Device(Named):
@@ -119,11 +153,17 @@ class Workload:
     n: Size = 1024
     k: Size = 1024
     dtype: DType = DType.float32
-    """The compute type. float32 is IEEE float32: TF32 is switched off."""
+    """The compute type. float32 is IEEE float32: tf32 is a dtype of its own."""
     fill: Fill = Fill.normal
     seed: int = 0
     upload: Upload = Upload.none
     """Operands that come from host memory within each sample."""
+    layout: Layout = Layout.auto
+    """How A and B are stored: n as written, t transposed. auto: nn, and nt for float8, whose GPU units take no other."""
+    padding: int = 0
+    """Elements between the rows of A and B as stored: their rows and batch entries are not contiguous."""
+    scaling: Scaling = Scaling.tensor
+    """float8's scales: one for each of A and B, or one for each row of A and column of B."""
 
 
 @dataclass
@@ -140,6 +180,47 @@ class Measure:
     target_rel_ci: float = 0.01
     """Stop when the half-width of the median's 95 % interval is at most this share of the median."""
     start: Start = Start.auto
+
+
+@dataclass
+class Guard:
+    """From where on a result is doubted, or impossible. Judges results and changes none; not part of a cell's identity."""
+
+    peak_ratio: float = 1.1
+    """Impossible: a rate above so many times the datasheet's peak (stated at a clock that cards pass by up to 8 %)."""
+    link_ratio: float = 1.02
+    """Impossible: a copy above so many times its link's rate."""
+    device_time_ratio: float = 1.01
+    """Impossible: a device busy for more than so many times the span (its clock and the host's differ a little)."""
+    drift: float = 0.05
+    """Change of the median span from the first third of the samples to the last."""
+    mode_gap: float = 0.05
+    """Distance of the two groups that samples fall into, as a share of the lower."""
+    clock_spread: float = 0.03
+    """How far the slowest rank's clock may be below the fastest's."""
+    other_load: float = 0.05
+    """Share of a rank's cores that other work took."""
+    steal: float = 0.02
+    """Share of its cores' time that the hypervisor gave to others."""
+    throttled: float = 0.05
+    """Share of the time that a clock or a quota was held down."""
+
+
+@dataclass
+class TopK:
+    """collect=topk: the k best rows of C per column, with their indices."""
+
+    k: int = 10
+    chunk_rows: Optional[int] = None
+    """Rows of C that are computed before they are searched; null: 500,000, or less where they need over 2 GB."""
+
+
+@dataclass
+class Pipeline:
+    """path=pipelined: a chunk of C is copied to the host while the next is computed."""
+
+    chunk_mib: Optional[float] = None
+    """MiB of C per chunk; null: what the link carries in 3 ms, measured in the set-up."""
 
 
 @dataclass
@@ -165,6 +246,7 @@ class Config:
 
     workload: Workload = field(default_factory=Workload)
     measure: Measure = field(default_factory=Measure)
+    guard: Guard = field(default_factory=Guard)
     run: Run = field(default_factory=Run)
     split: Split = Split.m
     collect: CollectName = CollectName.none
@@ -173,18 +255,28 @@ class Config:
     drive: Drive = Drive.process
     device: Device = Device.auto
     backend: Backend = Backend.auto
+    topk: TopK = field(default_factory=TopK)
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    devices: Optional[list[int]] = None
+    """Devices by number: those that drive=loop and threads use, or those that this host's ranks take in turn."""
+    shards_per_device: int = 1
+    """Products into which a device's shard is cut, one after the other on a stream."""
+    streams: int = 1
+    """CUDA streams over which a device's shards are spread."""
+    stream: Stream = Stream.default
+    """default: the null stream; own: streams of their own; per_thread: CUDA's default stream of each thread."""
     threads: Optional[int] = None
-    """CPU threads per rank; null: the cores of the rank's mask ÷ the local ranks that share them."""
+    """CPU threads per device; null: the cores of the rank's mask ÷ the local ranks that share them."""
 
 
 def cell_id(config: Config, world_size: int) -> str:
-    """Twelve hex digits that name a cell: the composed configuration less run.*, and the world size."""
+    """Twelve hex digits that name a cell: the composed configuration less run.* and guard.*, and the world size."""
     return identity(as_dict(config), world_size)
 
 
 def identity(values: dict[str, Any], world_size: int) -> str:
     """`cell_id` of a configuration given as plain values."""
-    told = {key: value for key, value in values.items() if key != "run"} | {"world": world_size}
+    told = {key: value for key, value in values.items() if key not in ("run", "guard")} | {"world": world_size}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -81,9 +81,18 @@ def read(path: Path) -> str | None:
 
 def cgroup_folders() -> list[Path]:
     """This process's cgroup (v2) and every one above it: a limit of any of them counts."""
-    groups = (read(Path("/proc/self/cgroup")) or "").splitlines()
-    own = next((line[3:] for line in groups if line.startswith("0::")), "/")
-    root = Path("/sys/fs/cgroup")
+    return _folders("", Path("/sys/fs/cgroup"))
+
+
+def cpu_cgroup_folders() -> list[Path]:
+    """The same for the cgroups that share out CPU time, of v1 and of v2."""
+    return [*_folders("cpu", Path("/sys/fs/cgroup/cpu")), *cgroup_folders()]
+
+
+def _folders(controller: str, root: Path) -> list[Path]:
+    """The cgroup that /proc names for a controller of v1 ('' is v2's tree), and every one above it."""
+    groups = [line.split(":", 2) for line in (read(Path("/proc/self/cgroup")) or "").splitlines()]
+    own = next((path for _, names, path in groups if controller in names.split(",")), "/")
     folder = root / own.lstrip("/")
     return [folder, *(parent for parent in folder.parents if parent == root or root in parent.parents)]
 
@@ -98,8 +107,9 @@ def _v2_quota() -> float | None:
 
 
 def _v1_quota() -> float | None:
-    quota = read(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
-    period = read(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
-    if quota is None or period is None or int(quota) <= 0:
-        return None
-    return int(quota) / int(period)
+    quotas = []
+    for folder in _folders("cpu", Path("/sys/fs/cgroup/cpu")):
+        quota, period = read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")
+        if quota is not None and period is not None and int(quota) > 0:
+            quotas.append(int(quota) / int(period))
+    return min(quotas) if quotas else None

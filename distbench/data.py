@@ -18,8 +18,13 @@ with keys from splitmix64 (Steele, Lea, Flood 2014) of seed, operand and row. A 
     integer  -3 … 3, whole: products are exact
     zeros    0
 
-float64 has 42 random significand bits in normal, float32 all 24; bfloat16 and float16 are the float32 value rounded to
-nearest even.
+float64 has 42 random significand bits in normal, float32 and tf32 all 24; bfloat16, float16 and float8 are the float32
+value rounded to nearest even. complex numbers have the real type's values as real parts, and as imaginary parts those of
+a stream of their own. int8 is made of the float32 value v:
+
+    normal   32·v rounded to nearest even, at most 127 in size
+    uniform  128·v rounded down: 0 … 127
+    integer  -3 … 3, the same
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distbench.config import DType, Fill
-from distbench.dtypes import FACTS
+from distbench.dtypes import FACTS, storage
 from distbench.layout import Extent
 
 if TYPE_CHECKING:
@@ -44,7 +49,9 @@ Floats = np.ndarray[Any, np.dtype[Any]]
 _M1, _M2, _GOLDEN = 0x7FEB352D, 0x846CA68B, 0x9E3779B9
 _CPU_CHUNK = 1 << 18  # elements: smaller ones make the threads queue for the interpreter, larger ones leave the cache
 _CUDA_CHUNK = 1 << 24  # elements: 128 MB of 64-bit results in flight
-OPERANDS = {"a": 0, "b": 1}
+OPERANDS = {"a": 0, "b": 1, "a imaginary": 2, "b imaginary": 3}
+_INT8_UNIT = {Fill.normal: 32.0, Fill.uniform: 128.0, Fill.integer: 1.0}
+_PART = {DType.complex64: DType.float32, DType.complex128: DType.float64}
 
 MEAN_SQUARE: dict[Fill, float] = {
     Fill.normal: (4 * (256**2 - 1) / 12 + 1 / 12) / 128**2,
@@ -53,7 +60,16 @@ MEAN_SQUARE: dict[Fill, float] = {
     Fill.zeros: 0.0,
 }
 """Mean of the squared elements per fill: the scale that verification measures errors on."""
+_INT8_MEAN_SQUARE = {
+    Fill.normal: 32**2 * MEAN_SQUARE[Fill.normal] + 1 / 12,
+    Fill.uniform: 127 * 255 / 6,
+}
 LARGEST_INTEGER = 3
+
+
+def mean_square(dtype: DType, fill: Fill) -> float:
+    """Mean of the squared real numbers that a dtype's elements are made of."""
+    return _INT8_MEAN_SQUARE.get(fill, MEAN_SQUARE[fill]) if dtype is DType.int8 else MEAN_SQUARE[fill]
 
 
 def row_keys(seed: int, operand: str, rows: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[U32, U32]:
@@ -73,8 +89,13 @@ def values_at(
 ) -> Floats:
     """Elements at rows × columns, rounded to `dtype`, as float64: recomputed from the index alone. Shape [rows, columns].
 
-    Rows are ids through the batch: b·m + i for A[b, i, :], b·k + l for B[b, l, :].
+    Complex ones as complex128. Rows are ids through the batch: b·m + i for A[b, i, :], b·k + l for B[b, l, :].
     """
+    if dtype in _PART:
+        real, imaginary = (
+            values_at(seed, name, rows, columns, _PART[dtype], fill) for name in (operand, f"{operand} imaginary")
+        )
+        return np.asarray(real + 1j * imaginary)
     out = np.empty((len(rows), len(columns)), dtype=np.float64)
     if fill is Fill.zeros:
         out.fill(0.0)
@@ -86,6 +107,8 @@ def values_at(
         values = np.empty((len(key0), len(columns)), dtype=work)
         scratch = np.empty((2, len(key0), len(columns)), dtype=np.uint32)
         _numpy_values(columns.astype(np.uint32)[None, :], key0[:, None], key1[:, None], fill, values, scratch)
+        if dtype is DType.int8:
+            _to_int8(values, fill)
         out[start : start + row_step] = _rounded(values, dtype)
     return out
 
@@ -103,7 +126,7 @@ def fill_block(
 ) -> None:
     """Write a block of A or B in place, on the tensor's own device.
 
-    target: [batch, rows, columns], contiguous, of `dtype`. extent: where the block lies in the whole operand;
+    target: [batch, rows, columns], of `dtype`, of any strides. extent: where the block lies in the whole operand;
     rows_per_batch: rows of the whole operand per batch entry. threads: CPU threads; on CUDA the device does the work.
     progress: told the share done, from 0 to 1, on the calling thread.
     """
@@ -111,16 +134,23 @@ def fill_block(
     if target.numel() == 0 or fill is Fill.zeros:
         target.zero_()
         return
+    if dtype in _PART:
+        fill_block(target.real, seed, operand, rows_per_batch, extent, _PART[dtype], fill, threads, progress)
+        fill_block(target.imag, seed, f"{operand} imaginary", rows_per_batch, extent, _PART[dtype], fill, threads)
+        return
     if target.is_cuda:
         _fill_cuda(target, seed, operand, rows_per_batch, extent, dtype, fill)
         return
-    flat = target.view(batch.size * rows.size, columns.size)
+    is_one_run = batch.size == 1 or target.stride(0) == rows.size * target.stride(1)
+    for flat, start in (
+        [(target, batch.start)] if is_one_run else [(part, batch.start + i) for i, part in enumerate(target)]
+    ):
 
-    def ids(first: int, last: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        entry, row = np.divmod(np.arange(first, last, dtype=np.int64), rows.size)
-        return (batch.start + entry) * rows_per_batch + rows.start + row
+        def ids(first: int, last: int, start: int = start) -> np.ndarray[Any, np.dtype[np.int64]]:
+            entry, row = np.divmod(np.arange(first, last, dtype=np.int64), rows.size)
+            return (start + entry) * rows_per_batch + rows.start + row
 
-    _fill_cpu(flat, ids, columns, seed, operand, dtype, fill, threads, progress)
+        _fill_cpu(flat.view(-1, columns.size), ids, columns, seed, operand, dtype, fill, threads, progress)
 
 
 def _base(seed: int, operand: str) -> np.uint64:
@@ -193,11 +223,19 @@ def _numpy_uniform(x: U32, t: U32, out: Floats) -> None:
 
 def _rounded(values: Floats, dtype: DType) -> Floats:
     """float32 or float64 values as they are once stored in `dtype`."""
-    if dtype is DType.bfloat16:
-        import torch
+    if FACTS[dtype].in_numpy or dtype is DType.tf32:
+        return values.astype(FACTS[dtype].name)
+    import torch
 
-        return torch.from_numpy(values).to(torch.bfloat16).double().numpy()
-    return values.astype(FACTS[dtype].name)
+    rounded: Floats = torch.from_numpy(values).to(storage(dtype)).double().numpy()
+    return rounded
+
+
+def _to_int8(values: Floats, fill: Fill) -> None:
+    """float32 values of a fill become int8's, whole, in place."""
+    np.multiply(values, np.float32(_INT8_UNIT[fill]), out=values)
+    (np.rint if fill is Fill.normal else np.floor)(values, out=values)
+    np.minimum(values, np.float32(127), out=values)
 
 
 def _fill_cpu(
@@ -214,7 +252,7 @@ def _fill_cpu(
     import torch
 
     work = np.float64 if dtype is DType.float64 else np.float32
-    direct = flat.numpy() if dtype in (DType.float64, DType.float32) else None
+    direct = flat.numpy() if flat.dtype in (torch.float64, torch.float32) else None
     column_step = min(columns.size, _CPU_CHUNK)
     row_step = max(1, _CPU_CHUNK // column_step)
     column_ids = np.arange(columns.start, columns.stop, dtype=np.int64).astype(np.uint32)[None, :]
@@ -231,6 +269,8 @@ def _fill_cpu(
                 values = rounded[part] if direct is None else direct[top:bottom, left:right]
                 pad = scratch[(slice(None), *part)]
                 _numpy_values(column_ids[:, left:right], key0, key1, fill, values, pad)
+                if dtype is DType.int8:
+                    _to_int8(values, fill)
                 if direct is None:
                     flat[top:bottom, left:right].copy_(torch.from_numpy(values))
 
@@ -262,15 +302,20 @@ template <typename T> T element(T row, T column, T base) {{
 }}
 """
 _CUDA_SUM = "(double)((int)((x & 255u) + (x >> 8 & 255u) + (x >> 16 & 255u) + (x >> 24)) - 510)"
-_CUDA_VALUE: dict[tuple[Fill, bool], str] = {
-    (Fill.normal, True): f"({_CUDA_SUM} + (double)(int)y * 0x1p-32) * 0x1p-7",
-    (Fill.normal, False): f"({_CUDA_SUM} + (double)((int)y >> 18) * 0x1p-14) * 0x1p-7",
-    (Fill.uniform, True): "(double)x * 0x1p-32 + (double)(y >> 11) * 0x1p-53",
-    (Fill.uniform, False): "(double)(x >> 8) * 0x1p-24",
-    (Fill.integer, True): "(double)(int)((x >> 16) * 7u >> 16) - 3.0",
-    (Fill.integer, False): "(double)(int)((x >> 16) * 7u >> 16) - 3.0",
+_CUDA_INTEGER = "(double)(int)((x >> 16) * 7u >> 16) - 3.0"
+_CUDA_NORMAL = f"({_CUDA_SUM} + (double)((int)y >> 18) * 0x1p-14)"
+_CUDA_VALUE: dict[tuple[Fill, str], str] = {
+    (Fill.normal, "float64"): f"({_CUDA_SUM} + (double)(int)y * 0x1p-32) * 0x1p-7",
+    (Fill.normal, "float32"): f"{_CUDA_NORMAL} * 0x1p-7",
+    (Fill.normal, "int8"): f"fmin(rint({_CUDA_NORMAL} * 0x1p-2), 127.0)",
+    (Fill.uniform, "float64"): "(double)x * 0x1p-32 + (double)(y >> 11) * 0x1p-53",
+    (Fill.uniform, "float32"): "(double)(x >> 8) * 0x1p-24",
+    (Fill.uniform, "int8"): "(double)(x >> 25)",
+    (Fill.integer, "float64"): _CUDA_INTEGER,
+    (Fill.integer, "float32"): _CUDA_INTEGER,
+    (Fill.integer, "int8"): _CUDA_INTEGER,
 }
-"""Per (fill, float64): the value as an exact double; narrower types round it once, in the copy."""
+"""Per (fill, kind of value): the value as an exact double; narrower types round it once, in the copy."""
 
 
 def _fill_cuda(
@@ -287,7 +332,7 @@ def _fill_cuda(
 
     batch, rows, columns = extent
     device = target.device
-    kernel = _cuda_kernel(fill, dtype is DType.float64)
+    kernel = _cuda_kernel(fill, str(dtype) if dtype in (DType.float64, DType.int8) else "float32")
     base = int(_splitmix64(_base(seed, operand)))
     base_there = torch.tensor([base - 2**64 if base >= 2**63 else base], dtype=torch.int64, device=device)
     column_ids = torch.arange(columns.start, columns.stop, device=device)[None, :]
@@ -301,9 +346,9 @@ def _fill_cuda(
 
 
 @cache
-def _cuda_kernel(fill: Fill, double: bool) -> Callable[..., torch.Tensor]:
+def _cuda_kernel(fill: Fill, kind: str) -> Callable[..., torch.Tensor]:
     import torch
 
     create: Any = torch.cuda.jiterator._create_jit_fn
-    kernel: Callable[..., torch.Tensor] = create(_CUDA_SOURCE.format(value=_CUDA_VALUE[fill, double]))
+    kernel: Callable[..., torch.Tensor] = create(_CUDA_SOURCE.format(value=_CUDA_VALUE[fill, kind]))
     return kernel

@@ -43,7 +43,7 @@ def open_store(launch: Launch, watch: Watch) -> tuple[Store, Launch]:
         store = _client(host, port, launch, timeout)
     elif launch.rank == 0:
         store, port, door = _open_door(launch, own, timeout)
-        host, near = "127.0.0.1", next((place for place, _ in launch.places if _is_own(place)), None)
+        host, near = "127.0.0.1", None
         watch.awaited = door.ranks
         door.await_all()
     else:
@@ -52,13 +52,14 @@ def open_store(launch: Launch, watch: Watch) -> tuple[Store, Launch]:
     prefix = f"distbench/{launch.restarts}"  # a restarted world must not read what the last one left
     watch.beat_through(lambda: _prefixed(f"{prefix}/watch", _client(host, port, launch, timeout)))
     shared = _prefixed(prefix, store)
+    own["near"] = near
     told = _exchange(shared, launch, own, timeout)
     if door is not None:
         door.close()
     if len({other["machine"] for other in told}) == 1:
         _prefer_interface("127.0.0.1")
-    elif near is not None and _own_name_is_loopback():
-        _prefer_interface(near)
+    elif _own_name_is_loopback() and (address := _towards_others(told, own, near)) is not None:
+        _prefer_interface(address)
     return shared, launch if launch.local_is_known else _with_local_rank(launch, told)
 
 
@@ -116,7 +117,7 @@ def _listen(launch: Launch) -> socket.socket:
             raise NotThisRun(f"another rank 0 of this launch is already on this host ({error.strerror})") from None
         server.listen(launch.world_size)
         return server
-    if launch.address is None and not any(_is_own(host) for host, _ in launch.places):
+    if launch.address is None and all(_is_elsewhere(host) for host, _ in launch.places):
         raise NotThisRun(
             f"rank 0 is on {os.uname().nodename}, not where {launch.launcher} says ({launch.places[0][0]}): set "
             "MASTER_ADDR to rank 0's host, and MASTER_PORT"
@@ -217,14 +218,28 @@ def _own_name_is_loopback() -> bool:
     return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
 
 
-def _is_own(host: str) -> bool:
-    """True if `host` is a name or address of this host."""
+def _is_elsewhere(host: str) -> bool:
+    """True if `host` is surely not this host: a name that Debian maps to 127.0.1.1, or one unknown here, may be."""
     try:
         found = {_plain(str(entry[4][0])) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
         return False
     own = {_plain(entry.address) for entries in psutil.net_if_addrs().values() for entry in entries}
-    return bool(found & own)
+    return not found & own and not any(_is_loopback(address) for address in found)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(_plain(address)).is_loopback
+    except ValueError:
+        return False
+
+
+def _towards_others(told: list[Hello], own: Hello, near: str | None) -> str | None:
+    """This host's address towards the other hosts; on rank 0's host, MASTER_ADDR may lead to the loopback only."""
+    theirs = [other["near"] for other in told if other["machine"] != own["machine"] and other["near"]]
+    reached = [address for address in theirs if not _is_loopback(address)]
+    return _near(reached[0], 9) if reached else near  # 9: discard; nothing is sent
 
 
 def _near(host: str, port: int) -> str | None:

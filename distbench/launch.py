@@ -39,11 +39,16 @@ _OPENMPI = (
     *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
 )
 _MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_SUBMITIT = (
+    *("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS"),
+    *("SUBMITIT_LOCAL_LOCALID", "SUBMITIT_LOCAL_NTASKS"),
+)
 # The step's values, not the job's: a batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, and is one process.
 _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
 
 LAUNCHERS = (
     Launcher("torchrun", ("TORCHELASTIC_RUN_ID",), _PLAIN),
+    Launcher("submitit", ("SUBMITIT_LOCAL_GLOBALID",), _SUBMITIT, ("SUBMITIT_LOCAL_JOB_ID",)),  # submitit_local's task
     Launcher("env", ("RANK", "WORLD_SIZE"), _PLAIN),
     Launcher("openmpi", _OPENMPI, _OPENMPI, ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")),
     Launcher("mpich", ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"), _MPICH),
@@ -96,6 +101,8 @@ def detect(environment: Mapping[str, str]) -> Launch:
                 f"{name}={environment[name]} is set by a launcher that distbench does not know: set RANK, WORLD_SIZE, "
                 "MASTER_ADDR and MASTER_PORT for each rank from its variables, or unset it for a run of one process"
             )
+    if environment.get("SLURM_PROCID", "0") != "0":  # no batch script's, which is 0
+        raise LaunchError(f"SLURM_STEP_ID is not set: slurm (SLURM_PROCID={environment['SLURM_PROCID']}) needs it")
     return Launch("single", 0, 1, 0, 1, notes=_batch_notes(environment))
 
 

@@ -87,7 +87,7 @@ def shard_of(problem: Block, split: Split, world_size: int, rank: int) -> Block:
 
 def held_by(problem: Block, split: Split, collect: CollectName, world_size: int, rank: int) -> Block | None:
     """What a rank holds once C is collected: the block of C and, in k, the terms that it sums. None: nothing."""
-    if collect in (CollectName.gather, CollectName.reduce):
+    if collect in (CollectName.gather, CollectName.reduce, CollectName.topk):
         return problem if rank == 0 else None
     if collect in (CollectName.all_gather, CollectName.all_reduce):
         return problem

@@ -14,6 +14,7 @@ from distbench import resume
 from distbench.alive import write_error_file
 from distbench.cell import Cell
 from distbench.compose import (
+    Refused,
     compose_single,
     is_multirun,
     job_label,
@@ -140,6 +141,9 @@ class Leader:
         self.world.watch.on_end = lambda reason, status: journal.append(cell.record(status, reason))
         record = cell.outcome()
         self.in_cell = False
+        if cell.refused and not self.sweeping:
+            self.world.watch.on_end = None
+            raise Refused(record["reason"])
         # If the run ends while the line is written: twice is harmless, "skipped" after it would hide it.
         self.world.watch.on_end = lambda reason, status: journal.append(record)
         self._append(record)

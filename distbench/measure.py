@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from distbench.clock import now_ns
 from distbench.config import Measure, Start
 from distbench.stats import median, median_interval
+from distbench.timed import Timed
 from distbench.world import World
 
 _LATE_NS = 20_000
@@ -16,7 +17,9 @@ _LATE_SHARE = 0.01
 _FIRST_LEAD_NS = 500_000
 _LONGEST_LEAD_NS = 50_000_000
 _TRIAL = 8  # samples after which window starts that are late more often than not give way to the barrier
-_GO, _STOP, _BARRIER = 1, 0, 2
+_GO, _STOP, _BARRIER, _LOOK = 1, 0, 2, 3
+_LOOK_GAP_NS = 50_000_000
+_LOOK_COST = 300  # and at least so many times what the last look took: a third of a percent of the time
 
 
 @dataclass
@@ -41,22 +44,20 @@ class Samples:
     clock_error_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Timed:
-    """The work inside the window: `run` does it all and ends synchronised; `phases_ns` then tells each part's time."""
-
-    names: tuple[str, ...]
-    run: Callable[[], None]
-    phases_ns: Callable[[], list[int]]
-
-
 def measure(
-    world: World, timed: Timed, settings: Measure, start: Start, reason: str | None, clocks: tuple[list[int], list[int]]
+    world: World,
+    timed: Timed,
+    settings: Measure,
+    start: Start,
+    reason: str | None,
+    clocks: tuple[list[int], list[int]],
+    between: Callable[[], None] = lambda: None,
 ) -> Samples:
     """Take samples until the stop rule says so. All ranks call it together; all return the same samples.
 
     start: window or barrier, already decided; `reason` says why. clocks: per rank the offset to rank 0's clock and its
-    error, ns. Raises CellFailed on all ranks if the work fails on one.
+    error, ns. between: called now and then on all ranks at once, while none of them is in a window; must not raise.
+    Raises CellFailed on all ranks if the work fails on one.
     """
     offsets, errors = clocks
     samples = Samples(
@@ -67,14 +68,25 @@ def measure(
         clock_error_s=max(errors) / 1e9,
     )
     lead_ns = _FIRST_LEAD_NS
-    began_ns = now_ns()
+    began_ns = look_ns = now_ns()
     gc.collect()
     gc.disable()
     try:
         while True:
-            action, at_ns = _announce(world, samples, settings, began_ns, lead_ns)
+            if timed.prepares:
+                if _announce(world, samples, settings, began_ns, lead_ns, look_ns)[0] == _STOP:
+                    return samples
+                timed.before()
+                world.barrier()
+            action, at_ns = _announce(world, samples, settings, began_ns, lead_ns, look_ns)
             if action == _STOP:
                 return samples
+            if action == _LOOK:
+                looked_ns = now_ns()
+                between()
+                world.barrier()  # a rank that looks for longer must not be late for the next window
+                look_ns = now_ns() + max(_LOOK_GAP_NS, _LOOK_COST * (now_ns() - looked_ns))
+                continue
             if action == _BARRIER and samples.start == "window":
                 samples.start, samples.start_reason = "barrier", "more than half of the window starts were late"
             row, failure = _one_sample(world, timed, action, at_ns - offsets[world.rank])
@@ -99,14 +111,21 @@ def barrier_cost_s(world: World, rounds: int = 11) -> float:
     return median(times)
 
 
-def _announce(world: World, samples: Samples, settings: Measure, began_ns: int, lead_ns: int) -> tuple[int, int]:
-    """Rank 0 decides what comes next and when; everyone learns it. Returns (action, start on rank 0's clock)."""
+def _announce(
+    world: World, samples: Samples, settings: Measure, began_ns: int, lead_ns: int, look_ns: int = 2**63
+) -> tuple[int, int]:
+    """Rank 0 decides what comes next and when; everyone learns it. Returns (action, start on rank 0's clock).
+
+    look_ns: when the next look between samples is due.
+    """
     action, at_ns = _GO, 0
     if world.is_root:
         samples.stopped_by = _stopped_by(samples, settings, (now_ns() - began_ns) / 1e9)
         late, taken = len(samples.dropped_span_s), len(samples.dropped_span_s) + len(samples.span_s)
         if samples.stopped_by:
             action = _STOP
+        elif taken and now_ns() >= look_ns:
+            action = _LOOK
         elif samples.start == "barrier" or (taken >= _TRIAL and 2 * late > taken):
             action = _BARRIER
         at_ns = now_ns() + lead_ns
@@ -137,6 +156,8 @@ def _one_sample(world: World, timed: Timed, action: int, at_ns: int) -> tuple[li
     times = [0, 0]
 
     def window() -> None:
+        if timed.idle:
+            return
         while now_ns() < at_ns:
             pass
         times[0] = now_ns()
@@ -157,8 +178,9 @@ def _keep(
     samples: Samples, names: tuple[str, ...], rows: list[list[int]], offsets: list[int], announced_ns: int | None
 ) -> bool:
     """Add one sample's rows, or set it aside if a start was late. Returns whether it was kept."""
-    starts = [row[1] + offset for row, offset in zip(rows, offsets, strict=True)]
-    ends = [row[2] + offset for row, offset in zip(rows, offsets, strict=True)]
+    worked = [(row, offset) for row, offset in zip(rows, offsets, strict=True) if row[2]]  # the others stand aside
+    starts = [row[1] + offset for row, offset in worked]
+    ends = [row[2] + offset for row, offset in worked]
     span_s = (max(ends) - min(starts)) / 1e9
     if announced_ns is not None and len(rows) > 1:
         typical_s = median(samples.span_s or samples.dropped_span_s or [span_s])

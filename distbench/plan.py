@@ -6,9 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from distbench.config import Backend, CollectName, Config, ConfigError, Device, Fill, Path, Split, Upload
-from distbench.dtypes import FACTS
+from distbench.config import (
+    Backend,
+    CollectName,
+    Config,
+    ConfigError,
+    Device,
+    DType,
+    Fill,
+    Layout,
+    Path,
+    Split,
+    Stream,
+    Upload,
+)
+from distbench.dtypes import FACTS, DTypeFacts
 from distbench.layout import Block, shard_of, whole
+from distbench.operands import layout_of, stored_shapes
 
 Elements = Callable[[Block, int], tuple[int, int]]
 """(problem, rank) → elements of C's dtype that the collect allocates: on the device, in host memory besides."""
@@ -37,25 +51,47 @@ class Plan:
 
     problem: Block
     split: Split
-    itemsize: int
+    dtype: DType
+    layout: Layout
+    padding: int
     upload: Upload
     world_size: int
     elements: Elements
 
     @property
     def flop(self) -> int:
-        """2·batch·m·n·k of the whole problem; with split=none every rank does it, so times the world."""
-        return self.problem.flop * (self.world_size if self.split is Split.none else 1)
+        """2·batch·m·n·k of the whole problem, 8· for complex; with split=none every rank does it, so times the world."""
+        return self.flop_of(self.problem) * (self.world_size if self.split is Split.none else 1)
+
+    def flop_of(self, block: Block) -> int:
+        """Real operations of a block's product."""
+        return block.flop // 2 * self.facts.flop_per_term
+
+    @property
+    def facts(self) -> DTypeFacts:
+        return FACTS[self.dtype]
 
     @property
     def bytes(self) -> int:
         """A, B and C of the whole problem, each once: the least that must be read and written."""
         problem = self.problem
-        return self.itemsize * (prod(problem.a_shape) + prod(problem.b_shape) + prod(problem.c_shape))
+        return self.facts.itemsize * (prod(problem.a_shape) + prod(problem.b_shape)) + self.c_bytes
+
+    def work(self) -> dict[str, object]:
+        """The record's `work`: what is computed, and how."""
+        return {
+            "flop": self.flop,
+            "bytes": self.bytes,
+            "flop_per_term": self.facts.flop_per_term,
+            "stored_dtype": self.facts.name,
+            "c_dtype": self.facts.c_name,
+            "accumulate": self.facts.accumulate,
+            "layout": str(self.layout),
+        }
 
     @property
     def c_bytes(self) -> int:
-        return self.itemsize * prod(self.problem.c_shape)
+        return self.facts.c_itemsize * prod(self.problem.c_shape)
 
     @property
     def working_bytes(self) -> int:
@@ -66,13 +102,13 @@ class Plan:
         """One rank's part."""
         shard = shard_of(self.problem, self.split, self.world_size, rank)
         on_device, on_host = self.elements(self.problem, rank)
-        a, b = prod(shard.a_shape), prod(shard.b_shape)
+        a, b = (prod(shape) for shape in stored_shapes(shard, self.layout, self.padding))
         sources = {Upload.none: 0, Upload.b: b, Upload.ab: a + b}[self.upload]
         return RankPlan(
             rank=rank,
             shard=shard,
-            device_bytes=self.itemsize * (a + b + on_device),
-            host_bytes=self.itemsize * (on_host + sources),
+            device_bytes=self.facts.itemsize * (a + b) + self.facts.c_itemsize * on_device,
+            host_bytes=self.facts.itemsize * sources + self.facts.c_itemsize * on_host,
         )
 
     def sized(self, axis: str, size: int) -> Plan:
@@ -85,7 +121,7 @@ def make_plan(config: Config, world_size: int, elements: Elements) -> Plan:
     """The plan of a checked configuration."""
     w = config.workload
     problem = whole(int(w.batch), int(w.m), int(w.n), int(w.k))
-    return Plan(problem, config.split, FACTS[w.dtype].itemsize, w.upload, world_size, elements)
+    return Plan(problem, config.split, w.dtype, layout_of(w), w.padding, w.upload, world_size, elements)
 
 
 def largest_that_fits(plan: Plan, fits: Callable[[Plan], bool]) -> tuple[str, int]:
@@ -157,8 +193,10 @@ def refuse_path(config: Config, hosts: int, device: Device, backend: Backend) ->
         )
     if config.path is Path.p2p and on_gpu and backend is Backend.gloo:
         raise ConfigError("path", config.path, "gloo sends and receives host memory only: use collective or shared")
-    if config.path is Path.pinned and not on_gpu:
+    if config.path in (Path.pinned, Path.pipelined) and not on_gpu:
         raise ConfigError("path", config.path, "page-locked memory is for copies from a GPU: use in_place or shared")
+    if (config.streams > 1 or config.stream is not Stream.default) and not on_gpu:
+        raise ConfigError("streams", config.streams, "streams are a GPU's, and this cell runs on the CPU")
     if config.collect is CollectName.host and config.path is Path.in_place and on_gpu:
         raise ConfigError("path", config.path, "C is in the GPU's memory, not the host's: use pinned or shared")
 

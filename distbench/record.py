@@ -46,9 +46,14 @@ class Journal:
 
     def _without_samples(self, record: dict[str, Any]) -> dict[str, Any]:
         name = f"samples-{record['cell']}-{time.time_ns()}.json"
-        samples = record["samples"]
-        (self.path.parent / name).write_text(to_line({key: samples[key] for key in ("rank_s", "phases_s")}))
-        summary = {key: value for key, value in samples.items() if key not in ("rank_s", "phases_s")}
+        samples, telemetry = record["samples"], record.get("telemetry")
+        beside = {key: samples[key] for key in ("rank_s", "phases_s")}
+        summary = {key: value for key, value in samples.items() if key not in beside}
+        if telemetry:
+            beside["telemetry_series"] = [rank["series"] for rank in telemetry]
+            telemetry = [{key: value for key, value in rank.items() if key != "series"} for rank in telemetry]
+            record = record | {"telemetry": telemetry}
+        (self.path.parent / name).write_text(to_line(beside))
         return record | {"samples": summary | {"file": name}}
 
 
@@ -58,6 +63,11 @@ def _ends_a_line(file: IO[bytes]) -> bool:
     if end:
         file.seek(end - 1)
     return not end or file.read(1) == b"\n"
+
+
+def now() -> str:
+    """The record's `time`: UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def to_line(record: dict[str, Any]) -> str:
@@ -136,14 +146,16 @@ def environment() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None,
         "host": platform.node(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(prefixes)},
     }
 
 
-def _cpu_name() -> str:
+@functools.cache
+def cpu_name() -> str:
+    """The processor as /proc/cpuinfo names it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]

@@ -8,20 +8,23 @@ from distbench.config import (
     Config,
     ConfigError,
     Device,
+    Drive,
     DType,
     EngineName,
     Fill,
     Named,
     Path,
     Split,
+    Stream,
     Workload,
 )
+from distbench.dtypes import FACTS, NEEDS_BLACKWELL
 
 ROW_COLLECTS = (CollectName.none, CollectName.host, CollectName.gather, CollectName.all_gather)
 LEGAL_COLLECTS: dict[Split, tuple[CollectName, ...]] = {
     Split.none: (CollectName.none, CollectName.host),
     Split.batch: ROW_COLLECTS,
-    Split.m: ROW_COLLECTS,
+    Split.m: (*ROW_COLLECTS, CollectName.topk),
     Split.n: ROW_COLLECTS,
     Split.k: (CollectName.none, CollectName.reduce, CollectName.reduce_scatter, CollectName.all_reduce),
 }
@@ -30,13 +33,19 @@ LEGAL_COLLECTS: dict[Split, tuple[CollectName, ...]] = {
 _ASSEMBLED = (Path.collective, Path.p2p, Path.shared)
 LEGAL_PATHS: dict[CollectName, tuple[Path, ...]] = {
     CollectName.none: (Path.in_place,),
-    CollectName.host: (Path.in_place, Path.pinned, Path.shared),
+    CollectName.host: (Path.in_place, Path.fresh, Path.pageable, Path.pinned, Path.pipelined, Path.shared),
     CollectName.gather: _ASSEMBLED,
     CollectName.all_gather: _ASSEMBLED,
     CollectName.reduce: (Path.collective,),
     CollectName.reduce_scatter: (Path.collective,),
     CollectName.all_reduce: (Path.collective,),
+    CollectName.topk: (Path.collective,),
 }
+
+_IN_NUMPY = tuple(dtype for dtype, facts in FACTS.items() if facts.in_numpy)
+_INT32_MOST = 2**31 - 1
+LARGEST = {Fill.normal: 127, Fill.uniform: 127, Fill.integer: 3, Fill.zeros: 1}
+"""The largest int8 that a fill makes."""
 
 _SIZES = ("batch", "m", "n", "k")
 _FLOAT16_UNIFORM_K = 240_000  # k/4 is the mean of an entry
@@ -63,6 +72,8 @@ def check(config: Config) -> None:
             "path", config.path, "split=none has every rank write all of C: split it or leave it in_place"
         )
     _check_engine(config)
+    _check_topk(config)
+    _check_drive(config)
 
 
 def _check_size(workload: Workload, name: str) -> None:
@@ -78,10 +89,15 @@ def _check_size(workload: Workload, name: str) -> None:
 
 def _check_ranges(config: Config) -> None:
     at_least: tuple[tuple[str, float | None, float, float], ...] = (
+        ("workload.padding", config.workload.padding, 0, 2**20),
         ("measure.warmup", config.measure.warmup, 1, 10**6),
         ("measure.min_samples", config.measure.min_samples, 1, 10**6),
         ("measure.max_samples", config.measure.max_samples, 1, 10**6),
         ("threads", config.threads, 1, 4096),
+        ("topk.k", config.topk.k, 1, 1024),
+        ("topk.chunk_rows", config.topk.chunk_rows, 1, _LARGEST_SIZE),
+        ("shards_per_device", config.shards_per_device, 1, 1024),
+        ("streams", config.streams, 1, 8),
         ("run.world", config.run.world, 1, 10**6),
     )
     for key, value, low, high in at_least:
@@ -94,6 +110,9 @@ def _check_ranges(config: Config) -> None:
     ):
         if not 0 < seconds <= 10**7:
             raise ConfigError(key, seconds, "seconds, more than 0 and at most 10000000")
+    for name, share in vars(config.guard).items():
+        if not 0 < share < 1000:
+            raise ConfigError(f"guard.{name}", share, "more than 0 and less than 1000")
     if not 0 < config.measure.target_rel_ci < 1:
         raise ConfigError("measure.target_rel_ci", config.measure.target_rel_ci, "more than 0 and less than 1")
     if not 0 <= config.workload.seed < 2**63:
@@ -104,6 +123,50 @@ def _check_ranges(config: Config) -> None:
         )
 
 
+def _check_topk(config: Config) -> None:
+    w, top = config.workload, config.topk
+    if config.pipeline.chunk_mib is not None and not 0 < config.pipeline.chunk_mib <= 2**20:
+        raise ConfigError("pipeline.chunk_mib", config.pipeline.chunk_mib, "MiB, more than 0 and at most 1048576")
+    if config.collect is not CollectName.topk:
+        return
+    if w.batch != 1:
+        raise ConfigError("workload.batch", w.batch, "collect=topk searches one product: batch=1")
+    if w.dtype in FACTS and (FACTS[w.dtype].components > 1 or FACTS[w.dtype].is_integer):
+        raise ConfigError(
+            "workload.dtype", w.dtype, "collect=topk needs scores with an order: a real floating-point type"
+        )
+    if top.k > w.m:
+        raise ConfigError("topk.k", top.k, f"at most the rows of C, workload.m={w.m}")
+
+
+def _check_drive(config: Config) -> None:
+    if config.devices is not None:
+        wrong = [number for number in config.devices if not 0 <= number < 4096]
+        if wrong or not config.devices:
+            raise ConfigError("devices", config.devices, "a list of device numbers from 0 on, as in devices=[0,1,2]")
+    if config.drive is not Drive.process:
+        if config.collect not in (CollectName.none, CollectName.host):
+            raise ConfigError("collect", config.collect, f"drive={config.drive} is one process: none or host")
+        if config.path is Path.shared:
+            raise ConfigError("path", config.path, f"drive={config.drive} is one process, with nobody to share with")
+    cut = config.path is Path.pipelined or config.collect is CollectName.topk
+    if cut and config.shards_per_device > 1:
+        raise ConfigError(
+            "shards_per_device",
+            config.shards_per_device,
+            "path=pipelined and collect=topk cut the product themselves: 1",
+        )
+    if config.streams > config.shards_per_device:
+        raise ConfigError(
+            "streams", config.streams, f"at most shards_per_device={config.shards_per_device}: a shard uses one stream"
+        )
+    on_cpu = config.device is Device.cpu or config.engine is EngineName.numpy
+    if on_cpu and config.streams > 1:
+        raise ConfigError("streams", config.streams, "streams are a GPU's: use device=cuda")
+    if on_cpu and config.stream is not Stream.default:
+        raise ConfigError("stream", config.stream, "streams are a GPU's: use device=cuda")
+
+
 def _check_engine(config: Config) -> None:
     w = config.workload
     if w.dtype is DType.float16 and w.fill is Fill.uniform and w.k > _FLOAT16_UNIFORM_K:
@@ -112,13 +175,24 @@ def _check_engine(config: Config) -> None:
             w.k,
             f"sums of uniform numbers overflow float16 (65504) beyond {_FLOAT16_UNIFORM_K} terms: fill=normal",
         )
+    if config.device is Device.cpu and (w.dtype not in FACTS or not FACTS[w.dtype].on_cpu):
+        other = "float8_e4m3fn" if w.dtype in NEEDS_BLACKWELL else "float32"
+        raise ConfigError("workload.dtype", w.dtype, f"a CPU has no such unit: use {other}, or device=cuda")
+    most = _INT32_MOST // LARGEST[w.fill] ** 2
+    if w.dtype is DType.int8 and w.k > most:
+        raise ConfigError("workload.k", w.k, f"sums of more than {most} int8 products may pass int32 (fill={w.fill})")
     if config.engine is EngineName.numpy:
-        if config.workload.dtype is DType.bfloat16:
-            raise ConfigError("workload.dtype", config.workload.dtype, "numpy has float64, float32, float16")
+        if w.dtype not in FACTS or not FACTS[w.dtype].in_numpy:
+            raise ConfigError("workload.dtype", w.dtype, f"numpy has {_either(_IN_NUMPY)}")
         if config.device is Device.cuda:
             raise ConfigError("device", config.device, "engine=numpy computes on the CPU: device=cpu or auto")
         if config.backend is Backend.nccl:
             raise ConfigError("backend", config.backend, "nccl needs CUDA tensors; engine=numpy has none: use gloo")
+    if config.engine is EngineName.cupy:
+        if w.dtype not in _IN_NUMPY:
+            raise ConfigError("workload.dtype", w.dtype, f"engine=cupy has {_either(_IN_NUMPY)}")
+        if config.device is Device.cpu:
+            raise ConfigError("device", config.device, "engine=cupy computes on a GPU: device=cuda or auto")
     if config.device is Device.cpu and config.backend is Backend.nccl:
         raise ConfigError("backend", config.backend, "nccl needs CUDA tensors; with device=cpu use gloo")
 

@@ -9,12 +9,14 @@ products  Every entry at once: with random x, C·x must equal A·(B·x) (Freival
 
 An entry's error is allowed to be
 
-    u_out·|c| + λ·(u_sum·√k + u_out·√p·[p partial sums])·P,   P = max(|c|, σ_A·σ_B·√k)
+    u_out·|c| + λ·(u_sum·√k + u_in + u_block·√min(k, 128) + u_out·√p·[p partial sums])·P,   P = max(|c|, σ_A·σ_B·√k)
 
-with the unit roundoffs of the dtype and of its sums, k terms, the fill's root mean squares σ, and P the size that partial
-sums reach. √k instead of k is the probabilistic bound of Higham and Mary (SIAM J. Sci. Comput. 41, 2019); λ = 8. A row of
-C·x adds its n entries' allowances in squares, since the entries of x are independent. Comparisons are written so that NaN
-and inf fail. Where every partial sum is a whole number that the dtype holds, the allowance is 0.
+with the unit roundoffs of C and of the sums, of tf32's operands and of float8's sums within blocks (see dtypes), k
+terms, the fill's root mean squares σ, and P the size that partial sums reach. √k instead of k is the probabilistic bound of
+Higham and Mary (SIAM J. Sci. Comput. 41, 2019); λ = 8. A row of C·x adds its n entries' allowances in squares, since the
+entries of x are independent. A complex entry has 2k real terms in each part, and the error of either part counts.
+Comparisons are written so that NaN and inf fail. The allowance is 0 for int8, and where every partial sum is a whole number
+that the dtype holds.
 """
 
 from __future__ import annotations
@@ -27,21 +29,25 @@ import numpy as np
 
 from distbench.collects.base import Site
 from distbench.config import CollectName, Fill, Workload
-from distbench.data import LARGEST_INTEGER, MEAN_SQUARE, values_at
-from distbench.dtypes import FACTS, DTypeFacts
+from distbench.data import LARGEST_INTEGER, mean_square, values_at
+from distbench.dtypes import FACTS, DTypeFacts, wide
 from distbench.layout import Block
+from distbench.operands import scales
 from distbench.plan import fill_is_exact
+from distbench.rules import LARGEST
 
 if TYPE_CHECKING:
     import torch
 
 _LAMBDA = 8.0
+_BLOCK = 128  # terms that float8's matrix units sum before float32 takes over
 _ROWS, _COLUMNS = 24, 24
 _SHARD_EDGES = 64  # shards whose first and last rows are sampled for certain
 _CHUNK = 1 << 23  # elements converted to float64 at a time: 64 MB
 _TERMS = 1 << 16  # terms of k that the reference adds up at a time
 
 METHOD = "sampled entries against a float64 reference; random product of all entries (Freivalds)"
+_X_BITS = 10
 _X_RMS = sqrt(7 / 12)  # of x's entries, which are uniform in size
 _SUMMED = (CollectName.reduce, CollectName.reduce_scatter, CollectName.all_reduce)
 
@@ -70,23 +76,34 @@ class Allowance:
     """Of P: the rounding of partial sums."""
     scale: float
     """σ_A·σ_B·√k."""
+    reference: float = 0.0
+    """Of the float64 arithmetic of the product check, relative to √n·P; 0 where that is exact."""
 
 
-def allowance(workload: Workload, k: int, summed_over: int) -> Allowance:
-    """The bound for entries of k terms, added up over `summed_over` ranks in the result's own dtype (1: not at all)."""
+def allowance(workload: Workload, k: int, n: int, summed_over: int) -> Allowance:
+    """The bound for entries of k terms, added up over `summed_over` ranks in the result's own dtype (1: not at all).
+
+    n: the entries of a row of C.
+    """
     facts: DTypeFacts = FACTS[workload.dtype]
-    scale = MEAN_SQUARE[workload.fill] * sqrt(k)
-    if fill_is_exact(workload.fill, k, facts.significand_bits, LARGEST_INTEGER):
+    terms = k * facts.components
+    scale = mean_square(workload.dtype, workload.fill) * sqrt(terms)
+    reference = _LAMBDA * 2.0**-53 * sqrt(n + k)  # it rounds too, and sums over n, which only that check does
+    if facts.is_integer:
+        largest = terms * n * LARGEST[workload.fill] ** 2 * 2**_X_BITS
+        return Allowance(0.0, 0.0, scale, 0.0 if largest <= 2**53 else reference)
+    if fill_is_exact(workload.fill, terms, facts.significand_bits, LARGEST_INTEGER):
         return Allowance(0.0, 0.0, scale)
-    growth = _LAMBDA * sqrt(k)
+    growth = _LAMBDA * sqrt(terms)
     if (
         workload.fill is Fill.uniform
     ):  # terms of one sign: roundings of a growing sum lean one way, seen in torch's float32
-        growth = max(growth, k / 16)
+        growth = max(growth, terms / 16)
     sums = facts.accumulate_roundoff * growth
+    sums += _LAMBDA * (facts.operand_roundoff + facts.block_roundoff * sqrt(min(terms, _BLOCK)))
     if summed_over > 1:
         sums += _LAMBDA * facts.unit_roundoff * sqrt(summed_over)
-    return Allowance(facts.unit_roundoff, sums, scale)
+    return Allowance(facts.unit_roundoff, sums, scale, reference)
 
 
 def random_x(seed: int, n: int) -> torch.Tensor:
@@ -101,12 +118,18 @@ def random_x(seed: int, n: int) -> torch.Tensor:
     return torch.from_numpy(rng.integers(512, 1024, n) / 1024.0 * rng.choice([-1.0, 1.0], n))
 
 
-def expected_part(a: torch.Tensor, b: torch.Tensor, site: Site, x: torch.Tensor) -> torch.Tensor:
-    """This rank's share of A·(B·x) from the operands in its memory, float64 [batch, m] of its shard, on the CPU."""
+def expected_part(
+    a: torch.Tensor, b: torch.Tensor, site: Site, x: torch.Tensor, workload: Workload | None = None
+) -> torch.Tensor:
+    """This rank's share of A·(B·x) from the operands in its memory, [batch, m] of its shard, on the CPU.
 
+    float64, complex128 for complex operands. workload: what the scales of float8 operands are taken from.
+    """
     own_x = x[site.shard.n.slice].to(a.device)
-    bx = _times(b, own_x.expand(b.shape[0], -1))
-    return _times(a, bx).cpu()
+    if workload is None or not FACTS[workload.dtype].is_scaled:
+        return _times(a, _times(b, own_x.expand(b.shape[0], -1))).cpu()
+    scale_a, scale_b = (scale.double().flatten() for scale in scales(site.shard, workload, a.device))
+    return (scale_a * _times(a, _times(b, (scale_b * own_x).expand(b.shape[0], -1)))).cpu()
 
 
 def is_local(site: Site) -> bool:
@@ -118,7 +141,7 @@ def placed(part: torch.Tensor, site: Site) -> torch.Tensor:
     """A rank's share in a [batch, m] of the whole problem, zeros elsewhere: the sum over ranks is A·(B·x)."""
     import torch
 
-    total = torch.zeros(site.problem.batch.size, site.problem.m.size, dtype=torch.float64)
+    total = torch.zeros(site.problem.batch.size, site.problem.m.size, dtype=part.dtype)
     total[site.shard.batch.slice, site.shard.m.slice] = part
     return total
 
@@ -140,7 +163,7 @@ def check(
     if held.numel() == 0:
         return Verdict(True, 0.0, 0.0, 0.0, 0.0)
     summed_over = site.world_size if site.collect in _SUMMED and not own else 1
-    allowed = allowance(workload, held_block.k.size, summed_over)
+    allowed = allowance(workload, held_block.k.size, held_block.n.size, summed_over)
     entry_error, entry_tolerance, where = _check_entries(held, held_block, workload, site, allowed)
     product_error, product_tolerance, row = _check_products(held, held_block, expected, x[held_block.n.slice], allowed)
     return Verdict(
@@ -151,6 +174,17 @@ def check(
         product_tolerance=product_tolerance,
         detail="; ".join(text for text in (where, row) if text),
     )
+
+
+def worst_of(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several findings of one rank as one."""
+    told = [verdict["detail"] for verdict in verdicts if verdict["detail"]]
+    figures = ("max_error", "tolerance", "product_error", "product_tolerance")
+    return {
+        "ok": all(verdict["ok"] for verdict in verdicts),
+        **{key: max((verdict[key] for verdict in verdicts), default=0.0) for key in figures},
+        "detail": "; ".join(told[:2]),
+    }
 
 
 def combined(verdicts: list[dict[str, Any] | None]) -> dict[str, Any]:
@@ -175,11 +209,12 @@ def combined(verdicts: list[dict[str, Any] | None]) -> dict[str, Any]:
 
 
 def _times(matrices: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """matrices [batch, r, c] · vectors [batch, c] → [batch, r] in float64, converting a part at a time."""
+    """matrices [batch, r, c] · vectors [batch, c] → [batch, r] in float64 (complex128), converting a part at a time."""
     import torch
 
     batch, rows, columns = matrices.shape
-    result = torch.zeros(batch, rows, dtype=torch.float64, device=matrices.device)
+    vectors = vectors.to(torch.complex128) if matrices.is_complex() else vectors
+    result = torch.zeros(batch, rows, dtype=vectors.dtype, device=matrices.device)
     if matrices.numel() == 0:
         return result
     entries = max(1, _CHUNK // (rows * columns))
@@ -187,7 +222,7 @@ def _times(matrices: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     for first in range(0, batch, entries):
         chosen = slice(first, first + entries)
         for top in range(0, rows, step):
-            part = matrices[chosen, top : top + step].double()
+            part = wide(matrices[chosen, top : top + step])
             result[chosen, top : top + step] = torch.bmm(part, vectors[chosen, :, None])[:, :, 0]
     return result
 
@@ -214,13 +249,22 @@ def _reference(
 ) -> np.ndarray[Any, Any]:
     """C at rows × columns of one batch entry in float64, from (seed, index) alone, a part of k at a time."""
     m, k = site.problem.m.size, site.problem.k.size
-    total = np.zeros((len(rows), len(columns)))
+    total = np.zeros((len(rows), len(columns)), np.complex128 if FACTS[workload.dtype].components == 2 else np.float64)
     for start in range(block.k.start, block.k.stop, _TERMS):
         terms = np.arange(start, min(start + _TERMS, block.k.stop), dtype=np.int64)
         how = (workload.dtype, workload.fill)
         a = values_at(workload.seed, "a", batch * m + block.m.start + rows, terms, *how)
         total += a @ values_at(workload.seed, "b", batch * k + terms, block.n.start + columns, *how)
     return total
+
+
+def _largest_part(difference: Any) -> Any:
+    """Sizes of real numbers; of complex ones, of the larger of their parts. NaN stays NaN. Arrays or tensors."""
+    if isinstance(difference, np.ndarray):
+        return np.maximum(np.abs(difference.real), np.abs(difference.imag))
+    if difference.is_complex():
+        return difference.real.abs().maximum(difference.imag.abs())
+    return difference.abs()
 
 
 def _check_entries(
@@ -236,11 +280,11 @@ def _check_entries(
         batch = block.batch.start + int(entry)
         reference = _reference(workload, site, block, batch, rows, columns)
         picked = held[int(entry)][torch.from_numpy(rows).to(held.device)][:, torch.from_numpy(columns).to(held.device)]
-        found = picked.double().cpu().numpy()
+        found = wide(picked).cpu().numpy()
         partial = np.maximum(np.abs(reference), allowed.scale)
         limit = allowed.out * np.abs(reference) + allowed.sums * partial
         with np.errstate(invalid="ignore", divide="ignore"):
-            error = np.abs(found - reference)
+            error = _largest_part(found - reference)
             relative = np.where(error == 0, 0.0, error / np.where(partial > 0, partial, 1.0))
         worst = max(worst, float(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max()))
         bad = np.argwhere(~(error <= limit))
@@ -256,21 +300,19 @@ def _check_products(
 ) -> tuple[float, float, str]:
     import torch
 
-    x = x.to(held.device)
-    n, k = block.n.size, block.k.size
-    # The float64 reference rounds too: its share, and the sums over n that only this check makes.
-    reference_share = _LAMBDA * 2.0**-53 * sqrt(n + k) if allowed.sums else 0.0
+    x = x.to(held.device, torch.complex128 if held.is_complex() else torch.float64)
+    n = block.n.size
     worst, where = 0.0, ""
     entries = max(1, _CHUNK // (block.m.size * n))
     step = block.m.size if entries > 1 else max(1, _CHUNK // n)
     for first in range(0, block.batch.size, entries):
         for top in range(0, block.m.size, step):
             part = (slice(first, first + entries), slice(top, top + step))
-            rows = held[part].double()
-            error = (rows @ x - expected[part].to(held.device)).abs() / _X_RMS
+            rows = wide(held[part])
+            error = _largest_part(rows @ x - expected[part].to(held.device)) / _X_RMS
             norms = torch.linalg.vector_norm(rows, dim=-1)
             partial = norms.clamp(min=sqrt(n) * allowed.scale)
-            limit = _LAMBDA * allowed.out * norms + (allowed.sums + reference_share) * partial
+            limit = _LAMBDA * allowed.out * norms + (allowed.sums + allowed.reference) * partial
             relative = torch.where(
                 error == 0, error, error / torch.where(partial > 0, partial, torch.ones_like(partial))
             )
@@ -279,4 +321,4 @@ def _check_products(
             if len(bad) and not where:
                 entry, row = block.batch.start + first + int(bad[0][0]), block.m.start + top + int(bad[0][1])
                 where = f"row {row} of batch entry {entry} fails the product check"
-    return worst, _LAMBDA * allowed.out + allowed.sums + reference_share, where
+    return worst, _LAMBDA * allowed.out + allowed.sums + allowed.reference, where

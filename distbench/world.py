@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distbench.alive import Watch
+from distbench.dtypes import wire
 from distbench.join import open_store
 from distbench.launch import Launch
 from distbench.member import Member, lone_copies, reason_of, this_member
@@ -134,11 +135,11 @@ class World:
         return [[int(value) for value in row.tolist()] for row in rows]
 
     def sum_floats(self, values: torch.Tensor) -> torch.Tensor:
-        """Element-wise sum of a float64 CPU tensor over the ranks, in place, on all of them."""
+        """Element-wise sum of a float64 or complex128 CPU tensor over the ranks, in place, on all of them."""
         import torch.distributed as dist
 
         if self.size > 1:
-            self._control(lambda: dist.all_reduce(values))
+            self._control(lambda: dist.all_reduce(wire(values)))
         return values
 
     def barrier(self) -> None:

@@ -67,6 +67,8 @@ class Launcher:
         if self.name == "torchrun":
             torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={self.ranks}"]
             return [[*self.prefix, python, *torchrun, *program]]
+        if self.name == "words":
+            return [list(self.prefix)]
         if self.name == "mpirun":
             as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
             words = ["mpirun", *as_root, "--oversubscribe", "-np", str(self.ranks)]
@@ -277,6 +279,12 @@ def start(
 def run(arguments: Sequence[str], launcher: Launcher = ALONE, *, timeout_s: float = 90, **options: Any) -> Result:
     """Start, wait and read what it left: unpacks as (returncode, stdout, stderr, records)."""
     return start(arguments, launcher, **options).wait(timeout_s)
+
+
+def run_words(words: Sequence[str], *, env: dict[str, str] | None = None, timeout_s: float = 90) -> Result:
+    """Any command line in the current folder, such as srun's; python and torchrun are those of this environment."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return start([], Launcher("words", 1, tuple(words)), env={"PATH": path, **(env or {})}, program=()).wait(timeout_s)
 
 
 def run_ok(arguments: Sequence[str], launcher: Launcher = ALONE, **options: Any) -> Result:

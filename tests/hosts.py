@@ -18,7 +18,7 @@ from helpers import missing, require, require_root
 
 LOGIN = "login"
 NODES = ("n0", "n1")
-_NET = "10.77.0"
+_NET = "192.168.77"  # above 127 in order: gloo lets the lower address connect, and a loopback must not win by luck
 _NET6 = "fd77::"
 
 

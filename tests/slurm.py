@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ _CONF = """\
 ClusterName=test
 SlurmctldHost=login
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 SlurmUser=root
 SlurmdUser=root
@@ -94,7 +95,9 @@ class Slurm:
     ) -> int:
         """sbatch in the current folder; the job's number."""
         words = self.on_login("sbatch", "--parsable", *options, str(script), *arguments)
-        told = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **self.env, **(env or {})})
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the job's python and torchrun
+        variables = {**os.environ, "PATH": path, **self.env, **(env or {})}
+        told = subprocess.run(words, capture_output=True, text=True, env=variables)
         assert told.returncode == 0, told.stderr
         return int(told.stdout)
 

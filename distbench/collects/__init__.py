@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from distbench.collects.base import Collect
 from distbench.collects.gather import AllGather, Gather
+from distbench.collects.host import Fresh, Pageable, Pinned, Pipelined
 from distbench.collects.p2p import AllGatherP2P, GatherP2P
 from distbench.collects.reduce import AllReduce, Reduce, ReduceScatter
-from distbench.collects.resident import InPlace, Pinned
+from distbench.collects.resident import InPlace
 from distbench.collects.shared import Shared
-from distbench.config import CollectName, Device, Path
+from distbench.collects.topk import TopK
+from distbench.config import CollectName, Config, Device, Path
 
 TABLE: dict[tuple[CollectName, Path], type[Collect]] = {
     (CollectName.none, Path.in_place): InPlace,
     (CollectName.host, Path.in_place): InPlace,
+    (CollectName.host, Path.fresh): Fresh,
+    (CollectName.host, Path.pageable): Pageable,
     (CollectName.host, Path.pinned): Pinned,
+    (CollectName.host, Path.pipelined): Pipelined,
     (CollectName.host, Path.shared): Shared,
     (CollectName.gather, Path.collective): Gather,
     (CollectName.gather, Path.p2p): GatherP2P,
@@ -24,15 +29,18 @@ TABLE: dict[tuple[CollectName, Path], type[Collect]] = {
     (CollectName.reduce, Path.collective): Reduce,
     (CollectName.all_reduce, Path.collective): AllReduce,
     (CollectName.reduce_scatter, Path.collective): ReduceScatter,
+    (CollectName.topk, Path.collective): TopK,
 }
 
 
-def resolve_path(collect: CollectName, path: Path, device: Device) -> Path:
+def resolve_path(config: Config, device: Device) -> Path:
     """What path=auto stands for: the collective for what is named after one, the fastest for host."""
-    if path is not Path.auto:
-        return path
-    if collect is CollectName.none:
+    if config.path is not Path.auto:
+        return config.path
+    if config.collect is CollectName.none:
         return Path.in_place
-    if collect is CollectName.host:
-        return Path.pinned if device is Device.cuda else Path.in_place
-    return Path.collective
+    if config.collect is not CollectName.host:
+        return Path.collective
+    if device is not Device.cuda:
+        return Path.in_place
+    return Path.pipelined if config.shards_per_device == 1 else Path.pinned

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from distbench.config import CollectName, Split
+from distbench.config import CollectName, Config, Split
+from distbench.dtypes import poison
 from distbench.layout import Block, held_by, shard_of
 
 if TYPE_CHECKING:
@@ -15,9 +16,17 @@ if TYPE_CHECKING:
     from distbench.world import World
 
 
+Piece = tuple[slice, slice, slice]
+"""A part of a shard: indices of its batch, m and n."""
+
+
 @dataclass(frozen=True)
 class Site:
-    """A rank's place in the problem: pure numbers."""
+    """A shard's place in the problem: pure numbers.
+
+    A shard belongs to a device. With drive=process that is a rank, and world_size and rank are the world's; with loop and
+    threads they are the number of devices and the device's number among them.
+    """
 
     problem: Block
     split: Split
@@ -60,6 +69,7 @@ class Means:
     backend: str
     device: torch.device
     dtype: torch.dtype
+    config: Config = field(default_factory=Config)
 
     def empty(self, *shape: int) -> torch.Tensor:
         import torch
@@ -79,7 +89,7 @@ class Collect:
     held: torch.Tensor | None
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         """Elements of C's dtype that this rank allocates: (on the device, in host memory besides)."""
         raise NotImplementedError
 
@@ -93,15 +103,33 @@ class Collect:
     def connect(self, offers: list[Any]) -> None:
         """All ranks' offers, in rank order."""
 
+    def pieces(self) -> list[Piece]:
+        """How the product is cut so that `after` can go on with one piece while the next is computed; []: not at all."""
+        return []
+
+    def target(self, piece: Piece) -> torch.Tensor:
+        """The out= of a piece's product."""
+        return self.shard[piece]
+
+    def after(self, index: int) -> None:
+        """Called, within the product, when piece `index` has been computed (on a GPU: queued)."""
+
+    def before(self) -> None:
+        """Called before each sample, outside its window."""
+
     def run(self) -> None:
         """The timed part."""
         raise NotImplementedError
 
+    def notes(self) -> dict[str, object]:
+        """What the record should say of how this collect set itself up."""
+        return {}
+
     def poison(self) -> None:
-        """NaN wherever C will be, so that a block that nobody writes shows."""
-        self.shard.fill_(float("nan"))
+        """`dtypes.poison` wherever C will be, so that a block that nobody writes shows."""
+        poison(self.shard)
         if self.held is not None:
-            self.held.fill_(float("nan"))
+            poison(self.held)
 
     def close(self) -> None:
         """Give back what garbage collection does not."""

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
+from distbench.config import Config
+from distbench.dtypes import poison, wire
 from distbench.shims import all_gather_into
 
 
@@ -41,12 +43,12 @@ class _Assembled(Collect):
 
     def poison(self) -> None:
         super().poison()
-        self.padded.fill_(float("nan"))
+        poison(self.padded)
         if self.parts is not None:
-            self.parts.fill_(float("nan"))
+            poison(self.parts)
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         if site.held is None:
             return site.largest_shard, 0
         parts = 0 if site.is_even and site.is_contiguous else site.world_size * site.largest_shard
@@ -59,10 +61,10 @@ class Gather(_Assembled):
 
     def __init__(self, site: Site, means: Means) -> None:
         super().__init__(site, means)
-        self.slots = None if self.parts is None else list(self.parts.unbind(0))
+        self.slots = None if self.parts is None else [wire(part) for part in self.parts.unbind(0)]
 
     def run(self) -> None:
-        dist.gather(self.padded, self.slots, dst=0, group=self.means.world.data(self.means.backend))
+        dist.gather(wire(self.padded), self.slots, dst=0, group=self.means.world.data(self.means.backend))
         self.unpack()
 
 
@@ -71,5 +73,5 @@ class AllGather(_Assembled):
 
     def run(self) -> None:
         assert self.parts is not None
-        all_gather_into(self.parts.view(-1), self.padded, self.means.world.data(self.means.backend))
+        all_gather_into(wire(self.parts.view(-1)), wire(self.padded), self.means.world.data(self.means.backend))
         self.unpack()

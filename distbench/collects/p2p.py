@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
-from distbench.config import CollectName
+from distbench.config import CollectName, Config
+from distbench.dtypes import poison, wire
 
 
 class _PointToPoint(Collect):
@@ -32,15 +33,15 @@ class _PointToPoint(Collect):
             self.unpacked.append((self.held[site.shard.c_index], self.shard))
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         if site.held is None:
             return site.shard.c_numel, 0
         return (1 if site.is_contiguous else 2) * site.held.c_numel, 0
 
     def run(self) -> None:
         group = self.means.world.data(self.means.backend)
-        operations = [dist.P2POp(dist.isend, self.shard, rank, group) for rank in self.receivers]
-        operations += [dist.P2POp(dist.irecv, target, rank, group) for rank, target in self.arrivals]
+        operations = [dist.P2POp(dist.isend, wire(self.shard), rank, group) for rank in self.receivers]
+        operations += [dist.P2POp(dist.irecv, wire(target), rank, group) for rank, target in self.arrivals]
         for work in dist.batch_isend_irecv(operations) if operations else []:
             work.wait()
         for target, source in self.unpacked:
@@ -49,7 +50,7 @@ class _PointToPoint(Collect):
     def poison(self) -> None:
         super().poison()
         for _, part in self.arrivals:
-            part.fill_(float("nan"))
+            poison(part)
 
 
 class GatherP2P(_PointToPoint):

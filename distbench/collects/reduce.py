@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
-from distbench.config import Split
+from distbench.config import Config, Split
+from distbench.dtypes import poison, wire
 from distbench.layout import shard_of
 from distbench.shims import reduce_scatter_into
 
@@ -14,7 +15,7 @@ class Reduce(Collect):
     """torch.distributed.reduce: rank 0 holds the sum, in the memory of its own partial product."""
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         return site.shard.c_numel, 0
 
     def __init__(self, site: Site, means: Means) -> None:
@@ -23,14 +24,14 @@ class Reduce(Collect):
         self.held = None if site.held is None else self.shard
 
     def run(self) -> None:
-        dist.reduce(self.shard, dst=0, group=self.means.world.data(self.means.backend))
+        dist.reduce(wire(self.shard), dst=0, group=self.means.world.data(self.means.backend))
 
 
 class AllReduce(Reduce):
     """torch.distributed.all_reduce: every rank holds the sum."""
 
     def run(self) -> None:
-        dist.all_reduce(self.shard, group=self.means.world.data(self.means.backend))
+        dist.all_reduce(wire(self.shard), group=self.means.world.data(self.means.backend))
 
 
 class ReduceScatter(Collect):
@@ -40,7 +41,7 @@ class ReduceScatter(Collect):
     """
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         largest = shard_of(site.problem, Split.m, site.world_size, 0).c_numel
         packed = 0 if ReduceScatter._is_direct(site) else largest * site.world_size
         return site.shard.c_numel + largest + packed, 0
@@ -64,9 +65,9 @@ class ReduceScatter(Collect):
         if not self.direct:
             for part, block in zip(self.parts, self.rows, strict=True):
                 part[: block.c_numel].view(block.c_shape).copy_(self.shard[:, block.m.slice, :])
-        reduce_scatter_into(self.out, self.parts.view(-1), self.means.world.data(self.means.backend))
+        reduce_scatter_into(wire(self.out), wire(self.parts.view(-1)), self.means.world.data(self.means.backend))
 
     def poison(self) -> None:
         super().poison()
-        self.out.fill_(float("nan"))
-        self.parts.fill_(float("nan"))
+        poison(self.out)
+        poison(self.parts)

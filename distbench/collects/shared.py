@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 
 from distbench.collects.base import Collect, Means, Site
+from distbench.config import Config
+from distbench.dtypes import poison
 from distbench.pagelock import PageLock
 
 
@@ -23,7 +25,7 @@ class Shared(Collect):
     """gather, all_gather and host through one shared mapping of C."""
 
     @staticmethod
-    def elements(site: Site) -> tuple[int, int]:
+    def elements(site: Site, config: Config) -> tuple[int, int]:
         # Every rank's part of the mapping counts once: where it writes.
         return site.shard.c_numel, site.shard.c_numel if site.on_gpu else 0
 
@@ -68,8 +70,8 @@ class Shared(Collect):
         dist.barrier(group=self.means.world.data(self.means.backend))
 
     def poison(self) -> None:
-        self.shard.fill_(float("nan"))
-        self.host_part.fill_(float("nan"))
+        poison(self.shard)
+        poison(self.host_part)
 
     def close(self) -> None:
         if self.lock is not None:

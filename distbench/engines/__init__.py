@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from distbench.config import EngineName
-from distbench.engines import numpy_engine, torch_engine
+from distbench.config import DType, EngineName
+from distbench.engines import cupy_engine, numpy_engine, torch_engine
 
 if TYPE_CHECKING:
     import torch
@@ -18,15 +18,16 @@ class Engine(Protocol):
     def prepare(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Callable[[], object]:
         """A call that computes c = a · b into c's own memory.
 
-        a: [batch, m, k], b: [batch, k, n], c: [batch, m, n], of one dtype on one device; c may be strided. All that can
+        a: [batch, m, k], b: [batch, k, n], c: [batch, m, n], on one device; each may be strided. All that can
         be done once (views, dispatch) is done here, so that the call is the library's and nothing else.
         """
 
-    def settings(self) -> dict[str, Any]:
-        """Fix what decides the arithmetic (TF32 off, full-precision sums) and return it for the record."""
+    def settings(self, dtype: DType = DType.float32) -> dict[str, Any]:
+        """Fix what decides a dtype's arithmetic (TF32 on or off, full-precision sums) and return it for the record."""
 
 
 ENGINES: dict[EngineName, Engine] = {
     EngineName.torch: torch_engine,
     EngineName.numpy: numpy_engine,
+    EngineName.cupy: cupy_engine,
 }

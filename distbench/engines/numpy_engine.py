@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distbench.config import DType
+
 if TYPE_CHECKING:
     import torch
 
@@ -18,5 +20,5 @@ def prepare(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Callable[[], o
     return partial(np.matmul, a_view, b_view, out=c_view)
 
 
-def settings() -> dict[str, Any]:
+def settings(dtype: DType = DType.float32) -> dict[str, Any]:
     return {}

@@ -179,6 +179,8 @@ class Console:
         self.out.print(
             f"{self.cells:>4}{'*' if is_best else ' '}{figures}  {status or 'ok':<8}{self.label}", markup=False
         )
+        if names := sorted({warning["name"] for warning in record.get("warnings", [])}):
+            self.out.print(Text(f"     {', '.join(names)}", style="yellow"))
 
 
 def _spread(result: dict[str, Any]) -> str:

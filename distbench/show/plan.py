@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from distbench.cell import plan_of
-from distbench.config import Config, Device, EngineName
+from distbench.config import Config, ConfigError, Device, EngineName
 from distbench.place import free_host_bytes
-from distbench.plan import Plan, RankPlan, Room, does_not_fit
+from distbench.plan import Plan, Room, does_not_fit
 from distbench.show.units import size, work
+from distbench.supports import refuse_dtype, refuse_shapes
 
 _SHOWN = 4
 
@@ -15,25 +16,37 @@ def show_plan(config: Config, launched: int) -> None:
     """Print what the cell would do in a world of run.world ranks (else as many as were launched)."""
     world = config.run.world or launched
     device, free = _device_here(config)
+    try:
+        refuse_dtype(config, device, None)
+        refuse_shapes(config, world, device)
+    except ConfigError as error:
+        print(f"refused: {error}")
+        return
     plan = plan_of(config, world, device)
     w, p = config.workload, plan.problem
     print(f"plan of {w.name}, {world} rank{'s' * (world > 1)}, {w.dtype}, on {device}")
     print(f"  C[{w.batch}, {w.m}, {w.n}] = A[{w.batch}, {w.m}, {w.k}] · B[{w.batch}, {w.k}, {w.n}]")
-    print(f"  split {config.split}, collect {config.collect}, path {config.path}, upload {w.upload}")
-    print(f"  work   {plan.flop} FLOP ({work(plan.flop)})" + ("; every rank does it all" * (p.flop != plan.flop)))
+    print(
+        f"  split {config.split}, collect {config.collect}, path {config.path}, upload {w.upload}, layout {plan.layout}"
+        + (f", padding {w.padding}" if w.padding else "")
+    )
+    print(
+        f"  work   {plan.flop} FLOP ({work(plan.flop)})" + ("; every rank does it all" * (plan.flop_of(p) != plan.flop))
+    )
     print(f"  bytes  {plan.bytes} of A, B and C ({size(plan.bytes)})")
     print("  rank        batch           m           n           k              FLOP  A, B, C, buffers (bytes)")
     shown = range(world) if world <= 2 * _SHOWN else [*range(_SHOWN), None, *range(world - _SHOWN, world)]
     for rank in shown:
-        print("   …" if rank is None else _row(plan.rank(rank)))
+        print("   …" if rank is None else _row(plan, rank))
     print(f"  besides: {plan.working_bytes} bytes a rank while filling and verifying")
     print(_fit(plan, device, free, world, launched))
 
 
-def _row(part: RankPlan) -> str:
+def _row(plan: Plan, rank: int) -> str:
+    part = plan.rank(rank)
     s = part.shard
     sizes = " ".join(f"{extent.size:>11}" for extent in (s.batch, s.m, s.n, s.k))
-    return f"  {part.rank:>4} {sizes} {s.flop:>17} {part.device_bytes + part.host_bytes:>28}"
+    return f"  {part.rank:>4} {sizes} {plan.flop_of(s):>17} {part.device_bytes + part.host_bytes:>28}"
 
 
 def _device_here(config: Config) -> tuple[Device, int]:

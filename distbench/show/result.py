@@ -115,14 +115,25 @@ def _facts(record: dict[str, Any]) -> list[str]:
         lines.append("partial sums: split k without a reduction leaves each rank its own terms")
     if record["samples"]["start_reason"]:
         lines.append(f"starts are by the {record['samples']['start']}: {record['samples']['start_reason']}")
+    if result.get("energy_per_sample_j"):
+        watts = f"{result['tflops_per_watt'] * 1e3:.4g} GFLOP/s per watt"
+        lines.append(f"{result['energy_per_sample_j']:.4g} J a sample, {watts}")
     if record["samples"]["clock_error_s"] > 0:
         lines.append(f"the hosts' clocks are known to ± {seconds(record['samples']['clock_error_s'])}")
     return lines
 
 
 def _doubts(record: dict[str, Any]) -> list[str]:
-    result = record["result"]
-    if result["converged"]:
-        return []
-    target = record["config"]["measure"]["target_rel_ci"]
-    return [f"not converged: measure.{result['stopped_by']} came before ± {target:.2g} of the median was reached"]
+    """One line per warning."""
+    result, lines = record["result"], []
+    if not result["converged"]:
+        target = record["config"]["measure"]["target_rel_ci"]
+        stop = result["stopped_by"]
+        lines = [f"not converged: measure.{stop} came before ± {target:.2g} of the median was reached"]
+    warnings = [warning for warning in record.get("warnings", []) if warning["name"] != "unconverged"]
+    return lines + [_doubt(warning) for warning in warnings]
+
+
+def _doubt(warning: dict[str, Any]) -> str:
+    limit = f" (limit {warning['threshold']:.3g})" if warning["threshold"] else ""
+    return f"{warning['name']}: {warning['text']}{limit}"

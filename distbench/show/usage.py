@@ -19,7 +19,9 @@ Keys                                            values
   workload                                      gallery_small gallery batched square
                                                 mlp_column mlp_row
   workload.batch .m .n .k                       sizes: 1024, 1e6
-  workload.dtype                                float64 float32 bfloat16 float16
+  workload.dtype                                float64 float32 tf32 bfloat16 float16 int8
+                                                float8_e4m3fn float8_e5m2 complex64
+                                                complex128 mxfp8 nvfp4
   workload.fill                                 normal uniform integer zeros
   workload.upload                               none b ab: copied in within each sample
   split                                         none batch m n k

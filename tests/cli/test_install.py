@@ -50,7 +50,7 @@ def test_it_works_installed_as(kind: str, in_tmp: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     def told(*words: str) -> str:
-        done = subprocess.run([*command, *words], cwd=work, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*command, *words], cwd=work, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")
         assert not control_codes(done.stdout)
         return done.stdout
@@ -60,6 +60,8 @@ def test_it_works_installed_as(kind: str, in_tmp: Path, monkeypatch: pytest.Monk
     (record,), _ = read_records(work)
     validate(record)
     assert record["status"] == "ok"
+    sweep = told("-m", "hydra/launcher=torchrun", "workload=square", "workload.n=64", "measure=quick")
+    assert "best: " in sweep  # Hydra found our plugin
 
     where = subprocess.run(
         [str(binaries / "python"), "-c", "import distbench.compose as c; print(c.__file__, c.conf_dir())"],

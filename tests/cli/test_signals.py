@@ -25,11 +25,12 @@ WORDS = [
     [
         (lambda: ALONE, signal.SIGINT, False),
         (lambda: ALONE, signal.SIGTERM, False),
+        (lambda: ALONE, signal.SIGUSR1, False),
         (lambda: torchrun(2), signal.SIGTERM, False),
         (lambda: torchrun(2), signal.SIGINT, True),
         (lambda: mpirun(2), signal.SIGINT, False),
     ],
-    ids=["alone-SIGINT", "alone-SIGTERM", "torchrun-SIGTERM", "torchrun-ctrl-C", "mpirun-SIGINT"],
+    ids=["alone-SIGINT", "alone-SIGTERM", "alone-SIGUSR1", "torchrun-SIGTERM", "torchrun-ctrl-C", "mpirun-SIGINT"],
 )
 def test_a_run_that_is_interrupted_ends_and_keeps_what_it_has(
     make: object, number: signal.Signals, to_all: bool
@@ -51,4 +52,5 @@ def test_a_run_that_is_interrupted_ends_and_keeps_what_it_has(
     own = [line for line in result.stderr.splitlines() if line.startswith("distbench: ")]
     assert len(own) == 1, result.stderr
     assert "interrupted by SIG" in own[0]
+    assert result.stderr.count("run.resume=multirun/") == 1
     assert not control_codes(result.stdout)

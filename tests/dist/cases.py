@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from distbench.config import CollectName, Config, ConfigError, DType, EngineName, Fill, Path, Split
+from distbench.dtypes import FACTS
 from distbench.rules import check
 
 SIZES = (
@@ -17,6 +18,8 @@ SIZES = (
     (4, 12, 12, 12),  # even on every axis, in every world up to 4 but for the batch in 3
 )
 """(batch, m, n, k)."""
+ON_CPU = [dtype for dtype, facts in FACTS.items() if facts.on_cpu]
+IN_NUMPY = [dtype for dtype, facts in FACTS.items() if facts.in_numpy]
 UNEVEN = (SIZES[1], SIZES[3])
 
 
@@ -69,10 +72,12 @@ def cases() -> Iterator[Case]:
         named = (Split(key[0]), CollectName(key[1]), Path(key[2]))
         for sizes in SIZES:
             yield Case(*named, sizes, DType.float64, Fill.integer)
-        for sizes, dtype in product(UNEVEN, (DType.float32, DType.bfloat16, DType.float16)):
+        for sizes, dtype in product(UNEVEN, [dtype for dtype in ON_CPU if dtype is not DType.float64]):
             yield Case(*named, sizes, dtype, Fill.integer)
-        for dtype in DType:
+        for dtype in ON_CPU:
             yield Case(*named, SIZES[1], dtype, Fill.normal)
-        for sizes, dtype in product(UNEVEN, (DType.float64, DType.float32, DType.float16)):
+        for sizes, dtype in product(UNEVEN, IN_NUMPY):
             yield Case(*named, sizes, dtype, Fill.integer, EngineName.numpy)
         yield Case(*named, SIZES[0], DType.float64, Fill.normal, whole=True)
+        for dtype in (DType.complex64, DType.int8, DType.float8_e4m3fn):
+            yield Case(*named, SIZES[1], dtype, Fill.normal, whole=True)

@@ -25,13 +25,17 @@ from distbench.collects.base import Means, Site
 from distbench.config import Config, DType, Fill, Measure, Start, Workload
 from distbench.rules import check
 from distbench.data import fill_block, values_at
+from distbench.dtypes import result, wide
 from distbench.engines import ENGINES
 from distbench.launch import detect
 from distbench.layout import whole
 from distbench.measure import Samples
+from distbench.operands import allocate, scale_up
 from distbench.world import CellFailed, World
 
 TOLERANCE = {DType.float64: 1e-13, DType.float32: 1e-5, DType.float16: 1e-2, DType.bfloat16: 8e-2}
+TOLERANCE |= dict.fromkeys((DType.float8_e4m3fn, DType.float8_e5m2), 8e-2)
+TOLERANCE |= {DType.int8: 0.0, DType.complex64: 1e-5, DType.complex128: 1e-13}
 """Of the largest entry of C: far above rounding, far below a wrong term."""
 
 
@@ -95,15 +99,16 @@ def _bare(world: World, alike: list[Case]) -> list[str | None]:
 
 def _held(world: World, case: Case) -> str | None:
     site = Site(whole(*case.sizes), case.split, case.collect, world.size, world.rank)
-    shard, problem, dtype = site.shard, site.problem, getattr(torch, str(case.dtype))
+    shard, problem, workload = site.shard, site.problem, _config(case).workload
     is_shared = case.path.value == "shared"
-    a, b = torch.empty(shard.a_shape, dtype=dtype), torch.empty(shard.b_shape, dtype=dtype)
+    a, b = allocate(shard, workload, torch.device("cpu"))
     fill_block(a, 11, "a", problem.m.size, (shard.batch, shard.m, shard.k), case.dtype, case.fill)
     fill_block(b, 11, "b", problem.k.size, (shard.batch, shard.k, shard.n), case.dtype, case.fill)
-    collect = TABLE[case.collect, case.path](site, Means(world, "gloo", torch.device("cpu"), dtype))
+    scale_up((a, b), shard, workload)
+    collect = TABLE[case.collect, case.path](site, Means(world, "gloo", torch.device("cpu"), result(case.dtype)))
     try:
         collect.connect(world.gather_json(collect.offer()) if is_shared else [])
-        multiply = _product(ENGINES[case.engine], site, (a, b), collect)
+        multiply = _product(ENGINES[case.engine], site, (a, b), collect, workload)
         collect.poison()
         multiply()
         collect.run()
@@ -120,10 +125,10 @@ def _difference(held: torch.Tensor | None, site: Site, case: Case) -> str | None
     block = site.held
     if held is None or block is None:
         return None if (held is None) == (block is None) else f"holds {held}, and should hold {block}"
-    if tuple(held.shape) != block.c_shape or held.dtype != getattr(torch, str(case.dtype)):
+    if tuple(held.shape) != block.c_shape or held.dtype != result(case.dtype):
         return f"holds {tuple(held.shape)} {held.dtype}, and should hold {block.c_shape} {case.dtype}"
     expected = _product_of(site, case)
-    found = held.double().numpy()
+    found = wide(held).numpy()
     if case.fill is Fill.integer:
         bad = found != expected
     else:

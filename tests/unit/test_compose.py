@@ -212,7 +212,7 @@ def test_two_runs_in_the_same_second_have_different_folders(
 ) -> None:
     fixed_clock(monkeypatch)
     parent = tmp_path_factory.mktemp("outputs")
-    new_folder = compose._new_folder.__wrapped__  # as two processes call it: each has its own cache
+    new_folder = compose.new_folder.__wrapped__  # as two processes call it: each has its own cache
     first, second, third = (Path(new_folder(str(parent))) for _ in range(3))
     assert [folder.relative_to(parent).as_posix() for folder in (first, second, third)] == [
         "2026-01-02/03-04-05",
@@ -228,10 +228,10 @@ def test_runs_that_start_at_once_never_share_a_folder(
     fixed_clock(monkeypatch)
     parent = str(tmp_path_factory.mktemp("outputs"))
     with ThreadPoolExecutor(16) as pool:
-        folders = list(pool.map(lambda _: compose._new_folder.__wrapped__(parent), range(64)))
+        folders = list(pool.map(lambda _: compose.new_folder.__wrapped__(parent), range(64)))
     assert len(set(folders)) == 64
 
 
 def test_a_process_keeps_the_folder_that_it_made(tmp_path_factory: pytest.TempPathFactory) -> None:
     parent = str(tmp_path_factory.mktemp("outputs"))
-    assert compose._new_folder(parent) == compose._new_folder(parent)
+    assert compose.new_folder(parent) == compose.new_folder(parent)

@@ -243,12 +243,12 @@ def other_than(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("key", "value"), leaves(Config()), ids=lambda item: str(item))
-def test_a_cell_is_told_apart_by_every_key_but_those_of_run(key: str, value: Any) -> None:
+def test_a_cell_is_told_apart_by_every_key_but_those_of_run_and_guard(key: str, value: Any) -> None:
     if other_than(value) == value:  # an enum of one member cannot differ yet
         assert len(type(value)) == 1
         return
     changed = cell_id(put(Config(), key, other_than(value)), 3) != cell_id(Config(), 3)
-    assert changed == (not key.startswith("run."))
+    assert changed == (not key.startswith(("run.", "guard.")))
 
 
 def test_a_cell_is_told_apart_by_its_world_size() -> None:
@@ -290,7 +290,20 @@ def test_a_key_that_nothing_reads_is_refused_by_name(values: dict[str, Any], key
 
 
 def test_the_keys_of_a_group_are_those_that_can_be_set() -> None:
-    assert keys_of("workload") == ["name", "batch", "m", "n", "k", "dtype", "fill", "seed", "upload"]
+    assert keys_of("workload") == [
+        "name",
+        "batch",
+        "m",
+        "n",
+        "k",
+        "dtype",
+        "fill",
+        "seed",
+        "upload",
+        "layout",
+        "padding",
+        "scaling",
+    ]
     assert {"workload", "measure", "run", "split", "collect", "path", "engine", "drive", "device", "backend"} <= set(
         keys_of("")
     )

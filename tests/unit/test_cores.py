@@ -84,6 +84,14 @@ def test_version_1_divides_quota_by_period(root: Path) -> None:
     assert cores.cgroup_quota() == 1.5
 
 
+def test_version_1_heeds_its_own_group_and_those_above(root: Path) -> None:
+    write(root, "/proc/self/cgroup", "4:memory:/other\n2:cpu,cpuacct:/pod/one\n0::/\n")
+    for folder, quota in (("", "-1"), ("pod/", "150000"), ("pod/one/", "300000")):
+        write(root, f"/sys/fs/cgroup/cpu/{folder}cpu.cfs_quota_us", quota)
+        write(root, f"/sys/fs/cgroup/cpu/{folder}cpu.cfs_period_us", "100000")
+    assert cores.cgroup_quota() == 1.5
+
+
 def test_version_1_without_a_limit_is_none(root: Path) -> None:
     write(root, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
     write(root, "/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from distbench.config import DType, Fill
-from distbench.data import LARGEST_INTEGER, MEAN_SQUARE, fill_block, values_at
-from distbench.layout import Extent
+from distbench.config import DType, Fill, Layout, Scaling, Workload
+from distbench.data import LARGEST_INTEGER, MEAN_SQUARE, fill_block, mean_square, values_at
+from distbench.dtypes import FACTS, poison, storage, wide
+from distbench.layout import Block, Extent, whole
+from distbench.operands import allocate, scale_up, scales, stored
 
+REAL = [dtype for dtype, facts in FACTS.items() if facts.components == 1]
 RANDOM_FILLS = [Fill.normal, Fill.uniform, Fill.integer]
 MASK32, MASK64 = 2**32 - 1, 2**64 - 1
 
@@ -33,8 +36,16 @@ GOLDEN = {
     (DType.bfloat16, Fill.uniform): "0x1.cp-1 0x1.2ep-3 0x1.74p-2 0x1.48p-2 0x1.fcp-5",
     (DType.float16, Fill.normal): "0x1.888p+0 -0x1.3e8p-1 0x1.284p-3 -0x1.5a4p-2 0x1.b98p-1",
     (DType.float16, Fill.uniform): "0x1.bfcp-1 0x1.2e4p-3 0x1.738p-2 0x1.49p-2 0x1.fb4p-5",
-    **{(dtype, Fill.integer): "0x1.8p+1 -0x1p+1 -0x1p+0 -0x1p+0 -0x1.8p+1" for dtype in DType},
-    **{(dtype, Fill.zeros): "0x0p+0 0x0p+0 0x0p+0 0x0p+0 0x0p+0" for dtype in DType},
+    (DType.tf32, Fill.normal): "0x1.888978p+0 -0x1.3e84ap-1 0x1.28564p-3 -0x1.5a38p-2 0x1.b977ap-1",
+    (DType.tf32, Fill.uniform): "0x1.bfb4bp-1 0x1.2e356p-3 0x1.7385fcp-2 0x1.48ff7cp-2 0x1.fb5ccp-5",
+    (DType.float8_e4m3fn, Fill.normal): "0x1.80000p+0 -0x1.40000p-1 0x1.20000p-3 -0x1.60000p-2 0x1.c0000p-1",
+    (DType.float8_e4m3fn, Fill.uniform): "0x1.c0000p-1 0x1.20000p-3 0x1.80000p-2 0x1.40000p-2 0x1p-4",
+    (DType.float8_e5m2, Fill.normal): "0x1.80000p+0 -0x1.40000p-1 0x1.40000p-3 -0x1.40000p-2 0x1.c0000p-1",
+    (DType.float8_e5m2, Fill.uniform): "0x1.c0000p-1 0x1.40000p-3 0x1.80000p-2 0x1.40000p-2 0x1p-4",
+    (DType.int8, Fill.normal): "0x1.88000p+5 -0x1.40000p+4 0x1.40000p+2 -0x1.60000p+3 0x1.c0000p+4",
+    (DType.int8, Fill.uniform): "0x1.bc000p+6 0x1.20000p+4 0x1.70000p+5 0x1.48000p+5 0x1.c0000p+2",
+    **{(dtype, Fill.integer): "0x1.8p+1 -0x1p+1 -0x1p+0 -0x1p+0 -0x1.8p+1" for dtype in REAL},
+    **{(dtype, Fill.zeros): "0x0p+0 0x0p+0 0x0p+0 0x0p+0 0x0p+0" for dtype in REAL},
 }
 
 
@@ -53,12 +64,13 @@ def filled(
 ) -> torch.Tensor:
     """A block of A at seed 7; poisoned first, so that what is not written shows."""
     shape = [part.size for part in extent]
-    target = torch.full(shape, float("nan"), dtype=getattr(torch, str(dtype)))
+    target = torch.empty(shape, dtype=storage(dtype))
+    poison(target)
     fill_block(target, 7, "a", rows_per_batch, extent, dtype, fill, threads)
     return target
 
 
-@pytest.mark.parametrize(("dtype", "fill"), list(itertools.product(DType, Fill)), ids=str)
+@pytest.mark.parametrize(("dtype", "fill"), list(itertools.product(REAL, Fill)), ids=str)
 def test_the_pinned_elements_are_what_they_were(dtype: DType, fill: Fill) -> None:
     """A change here makes old results incomparable with new ones: it should be meant."""
     expected = [float.fromhex(text) for text in GOLDEN[dtype, fill].split()]
@@ -110,13 +122,13 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "fill"), list(itertools.product(DType, Fill)), ids=str)
+@pytest.mark.parametrize(("dtype", "fill"), list(itertools.product(FACTS, Fill)), ids=str)
 def test_a_block_has_the_bits_of_its_place_wherever_it_is_cut(dtype: DType, fill: Fill) -> None:
     for batch, rows, columns in BLOCKS:
         block = filled((batch, rows, columns), 10, dtype, fill)
         ids = [b * 10 + row for b in range(batch.start, batch.stop) for row in range(rows.start, rows.stop)]
         expected = at(ids, range(columns.start, columns.stop), dtype, fill)
-        assert block.double().numpy().reshape(expected.shape).tolist() == expected.tolist()
+        assert wide(block).numpy().reshape(expected.shape).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("dtype", [DType.float64, DType.bfloat16], ids=str)
@@ -169,11 +181,11 @@ def test_mean_and_mean_square_are_the_ones_that_verification_counts_on(sample: t
     assert abs((z**2).mean() - 1) < 5 * (z**2).std() / sqrt(SAMPLES)
 
 
-@pytest.mark.parametrize("dtype", [DType.float32, DType.bfloat16, DType.float16], ids=str)
+@pytest.mark.parametrize("dtype", [d for d in REAL if d is not DType.float64], ids=str)
 def test_narrower_types_have_the_same_mean_square(dtype: DType) -> None:
     for fill in RANDOM_FILLS:
         values = at(range(SIDE), range(SIDE), dtype, fill)
-        assert (values**2).mean() == pytest.approx(MEAN_SQUARE[fill], rel=0.02)
+        assert (values**2).mean() == pytest.approx(mean_square(dtype, fill), rel=0.02)
 
 
 def test_neighbouring_rows_and_columns_are_uncorrelated(sample: tuple[Fill, np.ndarray]) -> None:
@@ -219,6 +231,60 @@ def test_zeros_are_zeros_even_where_the_memory_was_not() -> None:
 
 def test_a_stored_element_is_the_float32_one_rounded_to_nearest_even() -> None:
     wide = torch.from_numpy(at(range(64), range(64), DType.float32, Fill.normal)).float()
-    for dtype in (DType.bfloat16, DType.float16):
+    for dtype in (DType.bfloat16, DType.float16, DType.float8_e4m3fn, DType.float8_e5m2):
         stored = at(range(64), range(64), dtype, Fill.normal)
         assert torch.equal(torch.from_numpy(stored), wide.to(getattr(torch, str(dtype))).double())
+
+
+@pytest.mark.parametrize(("dtype", "part"), [(DType.complex64, DType.float32), (DType.complex128, DType.float64)])
+def test_complex_elements_are_two_unrelated_real_ones(dtype: DType, part: DType) -> None:
+    for fill in RANDOM_FILLS:
+        values = at(range(SIDE), range(SIDE), dtype, fill)
+        assert values.real.tolist() == at(range(SIDE), range(SIDE), part, fill).tolist()
+        real, imaginary = standardised(fill, values.real), standardised(fill, values.imag)
+        assert abs((real * imaginary).mean()) < 5 / sqrt(SAMPLES)
+        assert abs((imaginary**2).mean() - 1) < 0.02
+
+
+def test_int8_elements_are_whole_unbiased_and_within_127() -> None:
+    wide_values = at(range(SIDE), range(SIDE), DType.float32, Fill.normal)
+    values = at(range(SIDE), range(SIDE), DType.int8, Fill.normal)
+    assert values.tolist() == np.minimum(np.rint(wide_values * 32), 127).tolist()
+    assert -127 <= values.min() < -100 < 100 < values.max() <= 127
+    uniform = at(range(SIDE), range(SIDE), DType.int8, Fill.uniform)
+    assert np.unique(uniform).tolist() == list(range(128))
+
+
+@pytest.mark.parametrize("dtype", [DType.float64, DType.bfloat16, DType.int8, DType.complex64], ids=str)
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_a_transposed_or_padded_block_has_the_values_of_its_logical_place(dtype: DType, layout: str) -> None:
+    block = whole(3, 70, 50, 90)
+    for padding in (0, 5):
+        workload = Workload("test", 3, 70, 50, 90, dtype, layout=Layout(layout), padding=padding)
+        a, _ = allocate(block, workload, torch.device("cpu"))
+        assert a.shape == (3, 70, 90)
+        assert stored(a).is_contiguous()
+        assert stored(a).shape == ((3, 70, 90 + padding) if layout == "nn" else (3, 90, 70 + padding))
+        poison(stored(a))
+        fill_block(a, 7, "a", 70, (block.batch, block.m, block.k), dtype, Fill.normal, threads=2)
+        plain = filled((block.batch, block.m, block.k), 70, dtype, Fill.normal)
+        assert torch.equal(a, plain)
+
+
+@pytest.mark.parametrize("scaling", list(Scaling), ids=str)
+def test_scaled_operands_times_their_scales_are_the_filled_values_exactly(scaling: Scaling) -> None:
+    for dtype, fill in itertools.product((DType.float8_e4m3fn, DType.float8_e5m2), RANDOM_FILLS):
+        workload = Workload("test", 2, 40, 30, 50, dtype, fill, scaling=scaling)
+        block = Block(Extent(0, 2), Extent(7, 40), Extent(3, 30), Extent(0, 50))
+        a, b = allocate(block, workload, torch.device("cpu"))
+        fill_block(a, 7, "a", 40, (block.batch, block.m, block.k), dtype, fill)
+        fill_block(b, 7, "b", 50, (block.batch, block.k, block.n), dtype, fill)
+        before = a.float(), b.float()
+        scale_up((a, b), block, workload)
+        scale_a, scale_b = scales(block, workload, a.device)
+        assert torch.equal(a.float() * scale_a, before[0])
+        assert torch.equal(b.float() * scale_b, before[1])
+        if scaling is Scaling.row:
+            assert len(scale_a.unique()) == len(scale_b.unique()) == 4
+            whole_a, _ = scales(whole(2, 40, 30, 50), workload, a.device)
+            assert torch.equal(whole_a[7:], scale_a)  # a row has its scale wherever the block is cut

@@ -33,9 +33,16 @@ SLURM = {
     "SLURM_STEP_NODELIST": "gpu-[01-02]",
     "SLURM_NODEID": "0",
 }
+SUBMITIT = {
+    "SUBMITIT_LOCAL_GLOBALID": "1",
+    "SUBMITIT_LOCAL_NTASKS": "3",
+    "SUBMITIT_LOCAL_LOCALID": "1",
+    "SUBMITIT_LOCAL_JOB_ID": "4711",
+}
 STALE_SLURM = SLURM | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", "PMI_RANK": "0"}
 ENVIRONMENTS = {
     "torchrun": TORCHRUN,
+    "submitit": SUBMITIT,
     "env": PLAIN,
     "openmpi": OPENMPI,
     "mpich": MPICH,
@@ -131,6 +138,11 @@ def test_a_slurm_allocation_without_a_step_is_not_a_launch() -> None:
     assert "job 77 has 8 tasks" in note
     assert "world of one" in note
     assert detect(batch | {"SLURM_NTASKS": "1"}).notes == ()
+
+
+def test_a_slurm_task_without_its_step_is_refused() -> None:
+    with pytest.raises(LaunchError, match="SLURM_STEP_ID is not set"):
+        detect({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "3"})
 
 
 INCOMPLETE = [

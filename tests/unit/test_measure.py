@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -133,6 +134,38 @@ def test_each_kept_sample_is_one_run_of_the_work(world: World, start: Start) -> 
     assert len(calls) == len(samples.span_s) == len(samples.rank_s[0]) == len(samples.phases_s["gemm"][0]) == 7
     assert all(span >= 0.001 for span in samples.span_s)
     assert (samples.start, samples.start_reason, samples.dropped_span_s) == (str(start), "why", [])
+
+
+@pytest.mark.parametrize("start", [Start.window, Start.barrier], ids=str)
+def test_looks_are_between_samples_and_at_least_50_ms_apart(world: World, start: Start) -> None:
+    told: list[tuple[str, float]] = []
+
+    def work() -> None:
+        told.append(("begin", time.monotonic()))
+        time.sleep(0.004)
+        told.append(("end", time.monotonic()))
+
+    timed, _ = counted(work)
+    settings = Measure(min_samples=60, max_samples=60)
+    samples = measure(world, timed, settings, start, None, ALONE, lambda: told.append(("look", time.monotonic())))
+    assert len(samples.span_s) == 60
+    looks = [at for name, at in told if name == "look"]
+    assert len(looks) >= 4  # in about 0.3 s
+    assert all(later - earlier >= 0.05 for earlier, later in pairwise(looks))
+    order = [name for name, _ in told]
+    assert all(order[index - 1] == "end" for index, name in enumerate(order) if name == "look")
+
+
+def test_a_look_that_takes_long_is_taken_rarely(world: World) -> None:
+    looks: list[float] = []
+
+    def look() -> None:
+        looks.append(time.monotonic())
+        time.sleep(0.002)
+
+    timed, _ = counted(lambda: time.sleep(0.005))
+    measure(world, timed, Measure(min_samples=100, max_samples=100), Start.window, None, ALONE, look)
+    assert all(later - earlier >= 0.6 for earlier, later in pairwise(looks))  # 300 times as long as a look takes
 
 
 def test_no_garbage_is_collected_while_measuring_and_it_is_afterwards(world: World) -> None:

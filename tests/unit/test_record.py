@@ -123,6 +123,15 @@ def test_a_record_past_a_megabyte_has_its_per_rank_samples_in_a_file_that_it_nam
     assert len(told["samples"]["rank_s"][0]) == 20_000  # the record in memory is left alone
 
 
+def test_a_long_records_series_of_telemetry_go_to_that_file_too(tmp_path: Path) -> None:
+    state = {"looks": 2, "series": {"at_s": [0.1, 0.2]}, "gpu": None}
+    journal = Journal(tmp_path)
+    journal.append(long_record(20_000) | {"telemetry": [state, state]})
+    (back,) = read(journal.path)
+    assert back["telemetry"] == [{"looks": 2, "gpu": None}] * 2
+    assert strict((tmp_path / back["samples"]["file"]).read_text())["telemetry_series"] == [{"at_s": [0.1, 0.2]}] * 2
+
+
 def test_two_long_records_of_one_cell_have_a_file_each(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.append(long_record(20_000))

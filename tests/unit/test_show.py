@@ -206,6 +206,14 @@ def test_a_sweep_has_a_row_a_cell_under_one_head_and_names_the_best(
     assert all(len(line) <= WIDTH for line in lines if "results:" not in line)
 
 
+def test_a_sweeps_row_names_the_warnings_of_its_cell(ok: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(1, True, "single")
+    warning = {"value": 0.3, "threshold": 0.05, "text": "other work", "impossible": False}
+    console.begin(None, "workload.n=64")
+    console.show(copy.deepcopy(ok) | {"warnings": [warning | {"name": name} for name in ("drift", "busy", "busy")]})
+    assert capsys.readouterr().out.splitlines()[-1].strip() == "busy, drift"
+
+
 def on_gpus(record: dict[str, Any], names: list[str], uuids: list[str]) -> dict[str, Any]:
     told = copy.deepcopy(record)
     (rank,) = told["world"]["ranks"]

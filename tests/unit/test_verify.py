@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 
 from distbench import verify
 from distbench.collects.base import Site
-from distbench.config import CollectName, DType, EngineName, Fill, Split, Workload
+from distbench.config import CollectName, DType, EngineName, Fill, Scaling, Split, Workload
 from distbench.data import fill_block
-from distbench.engines import ENGINES
-from distbench.layout import whole
+from distbench.dtypes import FACTS, poison, result, wide
+from distbench.engines import ENGINES, torch_engine
+from distbench.layout import Block, whole
+from distbench.operands import allocate, scale_up, scales
 
 WORLD = 3
 LARGE_K = 16384
@@ -65,7 +68,8 @@ class Product:
             return None, self.parts[rank]
         if verify.is_local(site):
             return self.shards[rank], self.parts[rank]
-        c = torch.full((self.case.batch, self.case.m, self.case.n), float("nan"), dtype=self.shards[0].dtype)
+        c = torch.empty((self.case.batch, self.case.m, self.case.n), dtype=self.shards[0].dtype)
+        poison(c)
         if self.case.collect in SUMMED:
             c = torch.zeros_like(c)
             for shard in self.shards:
@@ -87,10 +91,30 @@ class Product:
         return verify.check(held, site.held, expected, self.x, self.case.workload, site)
 
 
+def operands(case: Case, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    w = case.workload
+    a, b = allocate(block, w, torch.device("cpu"))
+    fill_block(a, w.seed, "a", case.m, (block.batch, block.m, block.k), w.dtype, w.fill)
+    fill_block(b, w.seed, "b", case.k, (block.batch, block.k, block.n), w.dtype, w.fill)
+    scale_up((a, b), block, w)
+    return a, b
+
+
+def multiply(engine: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, block: Block, w: Workload) -> None:
+    """c = a · b; tf32 as a GPU might at its worst: operands cut to 10 bits after the point, sums in float32."""
+    if FACTS[w.dtype].is_scaled:
+        engine.prepare_scaled(a, b, c, *scales(block, w, c.device))()
+    elif w.dtype is DType.tf32:
+        cut = [(part.view(torch.int32) & ~0x1FFF).view(torch.float32) for part in (a, b)]
+        torch.bmm(*cut, out=c)
+    else:
+        engine.prepare(a, b, c)()
+
+
 @cache
 def product(case: Case) -> Product:
     """The ranks' real products, by the engine."""
-    dtype, w = getattr(torch, str(case.dtype)), case.workload
+    w = case.workload
     engine = ENGINES[case.engine]
     engine.settings()
     x = verify.random_x(case.seed, case.n)
@@ -98,14 +122,12 @@ def product(case: Case) -> Product:
     for rank in range(case.world):
         site = case.site(rank)
         shard = site.shard
-        a, b = torch.empty(shard.a_shape, dtype=dtype), torch.empty(shard.b_shape, dtype=dtype)
-        fill_block(a, w.seed, "a", case.m, (shard.batch, shard.m, shard.k), w.dtype, w.fill)
-        fill_block(b, w.seed, "b", case.k, (shard.batch, shard.k, shard.n), w.dtype, w.fill)
-        c = torch.zeros(shard.c_shape, dtype=dtype)
+        a, b = operands(case, shard)
+        c = torch.zeros(shard.c_shape, dtype=result(case.dtype))
         if c.numel() and shard.k.size:
-            engine.prepare(a, b, c)()
+            multiply(engine, a, b, c, shard, w)
         shards.append(c)
-        parts.append(verify.expected_part(a, b, site, x))
+        parts.append(verify.expected_part(a, b, site, x, w))
     return Product(case, shards, parts, x)
 
 
@@ -130,14 +152,14 @@ def assert_caught(case: Case, spoil: Callable[[torch.Tensor], object]) -> verify
 # --- right products pass ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "k"), list(itertools.product(DType, (1, 2, 64, LARGE_K))), ids=str)
+@pytest.mark.parametrize(("dtype", "k"), list(itertools.product(FACTS, (1, 2, 64, LARGE_K))), ids=str)
 def test_a_right_product_passes_whatever_the_fill(dtype: DType, k: int) -> None:
     for fill in (Fill.normal, Fill.uniform, Fill.integer, Fill.zeros):
         for seed in (0, 1) if k < LARGE_K else (0,):
             assert_right(Case(dtype, k, fill, seed=seed))
 
 
-@pytest.mark.parametrize(("dtype", "k"), list(itertools.product(DType, (1, 2, 64, LARGE_K))), ids=str)
+@pytest.mark.parametrize(("dtype", "k"), list(itertools.product(FACTS, (1, 2, 64, LARGE_K))), ids=str)
 def test_a_right_sum_over_ranks_passes_whatever_the_fill(dtype: DType, k: int) -> None:
     """Sums of rounded partial products; at k = 1 and 2 some ranks have no terms at all."""
     for fill in (Fill.normal, Fill.uniform, Fill.integer):
@@ -165,7 +187,9 @@ def test_a_right_product_passes_however_it_is_split_and_collected(split: Split, 
 
 @pytest.mark.parametrize("engine", EngineName, ids=str)
 def test_a_right_product_of_each_engine_passes(engine: EngineName) -> None:
-    for dtype, batch in itertools.product((DType.float64, DType.float32, DType.float16), (1, 3)):
+    numpys = [dtype for dtype, facts in FACTS.items() if facts.in_numpy]
+    assert len(numpys) == 5
+    for dtype, batch in itertools.product(numpys, (1, 3)):
         assert_right(Case(dtype, 300, engine=engine, batch=batch, m=20, n=20))
 
 
@@ -179,12 +203,12 @@ def test_integers_are_compared_exactly() -> None:
     assert (verdict.max_error, verdict.tolerance, verdict.product_error, verdict.product_tolerance) == (0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(("dtype", "k"), list(itertools.product(DType, (64, LARGE_K))), ids=str)
+@pytest.mark.parametrize(("dtype", "k"), list(itertools.product(FACTS, (64, LARGE_K))), ids=str)
 def test_a_right_product_is_far_from_the_limit_of_the_whole_product(dtype: DType, k: int) -> None:
     """A limit that right products come near to would refuse one in a long sweep."""
     for split, collect in ((Split.m, CollectName.gather), (Split.k, CollectName.all_reduce)):
         verdict = product(Case(dtype, k, split=split, collect=collect)).verdict(0)
-        assert verdict.product_error < 0.5 * verdict.product_tolerance
+        assert verdict.product_error < 0.5 * verdict.product_tolerance or verdict.product_error == 0
 
 
 # --- wrong products are caught ---------------------------------------------------------------------------------------
@@ -198,7 +222,8 @@ def large(dtype: DType, k: int = LARGE_K, fill: Fill = Fill.normal) -> Case:
 
 def scaled_entry(place: tuple[int, int], factor: float) -> Callable[[torch.Tensor], object]:
     def spoil(held: torch.Tensor) -> None:
-        held[(0, *place)] *= factor
+        value = wide(held[(0, *place)]) * factor
+        held[(0, *place)] = value if held.is_floating_point() or held.is_complex() else value.round()
 
     return spoil
 
@@ -207,7 +232,7 @@ def typical_entries(case: Case, count: int) -> list[tuple[int, int]]:
     """Places all over C where an entry is neither small nor large for its kind."""
     c = product(case).held(0)[0]
     assert c is not None
-    size = c[0].double().abs()
+    size = wide(c[0]).abs()
     places = ((size > 0.9 * size.median()) & (size < 1.1 * size.median())).nonzero()
     chosen = places[:: max(1, len(places) // count)][:count]
     return [(int(row), int(column)) for row, column in chosen]
@@ -215,7 +240,17 @@ def typical_entries(case: Case, count: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize(
     ("dtype", "share"),
-    [(DType.float64, 0.05), (DType.float32, 0.05), (DType.float16, 0.2), (DType.bfloat16, 0.6)],
+    [
+        (DType.float64, 0.05),
+        (DType.float32, 0.05),
+        (DType.float16, 0.2),
+        (DType.bfloat16, 0.6),
+        (DType.complex64, 0.05),
+        (DType.complex128, 0.05),
+        (DType.tf32, 0.4),
+        (DType.float8_e4m3fn, 0.8),
+        (DType.int8, 0.05),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("k", [1, 64, 2048])
@@ -227,7 +262,7 @@ def test_one_entry_that_is_off_is_caught_wherever_it_is(dtype: DType, share: flo
         assert_caught(case, scaled_entry(place, 1 + share))
 
 
-@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
 def test_one_sampled_entry_off_by_5_percent_is_caught_at_any_k(dtype: DType) -> None:
     """bfloat16 rounds by 0.4 %: among hundreds of entries only the sampled ones can show this. Shards' corners always."""
     for k in (1, 64, LARGE_K):
@@ -239,7 +274,7 @@ def test_one_sampled_entry_off_by_5_percent_is_caught_at_any_k(dtype: DType) -> 
             assert_caught(case, scaled_entry((row, column), 1.05))
 
 
-@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
 def test_a_small_block_is_compared_entry_by_entry(dtype: DType) -> None:
     case = Case(dtype, 2048, collect=CollectName.none, m=36, n=12)  # 12 × 12 a rank
     for place in typical_entries(case, 8):
@@ -255,8 +290,10 @@ def test_one_shard_off_by_1_percent_is_caught(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e4], ids=str)
-@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
 def test_one_entry_that_is_no_number_or_absurd_is_caught_wherever_it_is(dtype: DType, value: float) -> None:
+    if FACTS[dtype].is_integer:
+        value = torch.iinfo(torch.int32).min if value != value else min(max(value, -(2.0**31) + 1), 2.0**31 - 1)
     case = large(dtype, 64)
     for place in ((0, 309), (57, 77), (101, 155), (150, 230), (299, 1)):
 
@@ -288,17 +325,17 @@ def test_an_absurd_entry_cannot_raise_its_own_limit() -> None:
     assert_caught(summed, scaled_entry((51, 51), 1e6))
 
 
-@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
 @pytest.mark.parametrize("fill", [Fill.normal, Fill.uniform, Fill.integer], ids=str)
 def test_a_block_that_nobody_wrote_is_caught(dtype: DType, fill: Fill) -> None:
     case = Case(dtype, 64, fill)
     for rank in range(WORLD):
         block = case.site(rank).shard.c_index
-        assert_caught(case, lambda held, block=block: held[block].fill_(float("nan")))  # the poison
+        assert_caught(case, lambda held, block=block: poison(held[block]))  # the poison
         assert_caught(case, lambda held, block=block: held[block].zero_())  # a fresh mapping
 
 
-@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
 def test_two_shards_in_each_others_place_are_caught(dtype: DType) -> None:
     for split, fill in itertools.product((Split.m, Split.n), (Fill.normal, Fill.uniform, Fill.integer)):
         case = Case(dtype, 64, fill, split)
@@ -312,19 +349,19 @@ def test_two_shards_in_each_others_place_are_caught(dtype: DType) -> None:
         assert_caught(case, swap)
 
 
-@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
 @pytest.mark.parametrize("fill", [Fill.normal, Fill.uniform, Fill.integer], ids=str)
 def test_a_transposed_result_is_caught(dtype: DType, fill: Fill) -> None:
     assert_caught(Case(dtype, 64, fill, m=33, n=33), lambda held: held.copy_(held.mT.clone()))
 
 
-@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
 def test_a_single_non_zero_among_zeros_is_caught_wherever_it_is(dtype: DType) -> None:
     case = large(dtype, 64, Fill.zeros)
     for place in ((0, 309), (57, 77), (101, 155), (299, 1)):
 
         def spoil(held: torch.Tensor, place: tuple[int, int] = place) -> None:
-            held[(0, *place)] = 1e-6
+            held[(0, *place)] = 1 if FACTS[dtype].is_integer else 1e-6
 
         assert_caught(case, spoil)
 
@@ -333,17 +370,16 @@ def without_last_term(case: Case) -> Callable[[torch.Tensor], object]:
     """The same product of one term less."""
 
     def spoil(held: torch.Tensor) -> None:
-        dtype, w = getattr(torch, str(case.dtype)), case.workload
         block = whole(case.batch, case.m, case.n, case.k)
-        a, b = torch.empty(block.a_shape, dtype=dtype), torch.empty(block.b_shape, dtype=dtype)
-        fill_block(a, w.seed, "a", case.m, (block.batch, block.m, block.k), w.dtype, w.fill)
-        fill_block(b, w.seed, "b", case.k, (block.batch, block.k, block.n), w.dtype, w.fill)
-        held.copy_(torch.bmm(a[:, :, :-1], b[:, :-1]))
+        a, b = operands(case, block)
+        c = torch.empty(block.c_shape, dtype=held.dtype)
+        multiply(ENGINES[EngineName.torch], a[:, :, :-1], b[:, :-1], c, block, case.workload)
+        held.copy_(c)
 
     return spoil
 
 
-@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
 @pytest.mark.parametrize("k", [2, 64, LARGE_K])
 def test_a_product_that_lacks_one_term_of_k_is_caught(dtype: DType, k: int) -> None:
     for fill in (Fill.normal, Fill.integer):
@@ -358,7 +394,7 @@ def test_a_term_of_a_positive_sum_is_missed_where_the_dtype_can_show_it(dtype: D
     assert_caught(case, without_last_term(case))
 
 
-@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
 def test_a_sum_that_lacks_a_ranks_part_or_has_it_twice_is_caught(dtype: DType) -> None:
     case = Case(dtype, 64, split=Split.k, collect=CollectName.all_reduce)
     for rank in range(WORLD):
@@ -437,11 +473,60 @@ def test_the_random_vector_hides_no_column_and_no_exchange_and_is_the_same_on_ev
     assert not torch.equal(x, verify.random_x(4, 1000))
 
 
-@pytest.mark.parametrize("dtype", DType, ids=str)
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
 def test_a_ranks_own_product_off_by_1_percent_is_caught_before_it_hides_in_the_sum(dtype: DType) -> None:
+    """float8: by 3 percent, since its units keep 14 bits of a sum."""
+    off = 1.03 if FACTS[dtype].block_roundoff else 1.01
     case = Case(dtype, LARGE_K, split=Split.k, collect=CollectName.all_reduce)
     made = product(case)
     for rank in range(WORLD):
         site, shard, part = case.site(rank), made.shards[rank], made.parts[rank]
         assert verify.check(shard, site.shard, part, made.x, case.workload, site, own=True).ok
-        assert not verify.check(shard * 1.01, site.shard, part, made.x, case.workload, site, own=True).ok
+        assert not verify.check(
+            (wide(shard) * off).to(shard.dtype), site.shard, part, made.x, case.workload, site, own=True
+        ).ok
+
+
+def test_one_bit_of_one_int8_product_is_caught_wherever_it_is() -> None:
+    for k, fill in ((64, Fill.normal), (LARGE_K, Fill.uniform)):
+        case = large(DType.int8, k, fill)
+        for place in ((0, 309), (57, 77), (101, 155), (299, 1)):
+
+            def spoil(held: torch.Tensor, place: tuple[int, int] = place) -> None:
+                held[(0, *place)] ^= 1
+
+            assert_caught(case, spoil)
+
+
+@pytest.mark.parametrize("dtype", [DType.complex64, DType.complex128], ids=str)
+def test_a_wrong_imaginary_part_alone_is_caught(dtype: DType) -> None:
+    case = large(dtype, 64)
+    assert_caught(case, lambda held: held.copy_(held.conj().clone()))
+    assert_caught(case, lambda held: held[0, 57, 77].add_(3j))
+    assert_caught(case, lambda held: held[0, :, 5].mul_(1j))
+
+
+@pytest.mark.parametrize("dtype", FACTS, ids=str)
+def test_two_exchanged_columns_are_caught(dtype: DType) -> None:
+    case = large(dtype, 64)
+    order = [*range(100), 200, *range(101, 200), 100, *range(201, LARGE[1])]
+    assert_caught(case, lambda held: held.copy_(held[:, :, order].clone()))
+
+
+@pytest.mark.parametrize("dtype", [DType.float8_e4m3fn, DType.float8_e5m2], ids=str)
+@pytest.mark.parametrize("scaling", Scaling, ids=str)
+def test_a_float8_product_without_its_scales_is_caught(dtype: DType, scaling: Scaling) -> None:
+    case = Case(dtype, 64, collect=CollectName.none, world=1)
+    w, block, site = replace(case.workload, scaling=scaling), whole(1, case.m, case.n, case.k), case.site(0)
+    a, b = allocate(block, w, torch.device("cpu"))
+    fill_block(a, 0, "a", case.m, (block.batch, block.m, block.k), dtype, w.fill)
+    fill_block(b, 0, "b", case.k, (block.batch, block.k, block.n), dtype, w.fill)
+    scale_up((a, b), block, w)
+    c = torch.empty(block.c_shape, dtype=torch.bfloat16)
+    x = verify.random_x(0, case.n)
+    expected = verify.expected_part(a, b, site, x, w)
+    right = scales(block, w, c.device)
+    for scale_a, scale_b, ok in ((*right, True), (right[0] * 2, right[1], False), (right[0], right[1].roll(1), None)):
+        torch_engine.prepare_scaled(a, b, c, scale_a, scale_b)()
+        verdict = verify.check(c, block, expected, x, w, site)
+        assert verdict.ok == ((scaling is Scaling.tensor) if ok is None else ok)  # one scale rolls onto itself

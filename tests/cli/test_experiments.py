@@ -1,0 +1,32 @@
+"""The experiments that need a sweeper of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers import run
+
+pytestmark = pytest.mark.usefixtures("in_tmp")
+SEARCH = ["-m", "+experiment=best_square", "hydra.sweeper.n_trials=3", "measure.max_time_s=1"]
+
+
+def test_optuna_finds_the_best_of_the_squares_that_it_tried(in_tmp: Path) -> None:
+    result = run(SEARCH)
+    assert (result.returncode, result.statuses) == (0, ["ok"] * 3), result.stderr
+    sizes = [record["config"]["workload"]["n"] for record in result.records]
+    assert all(64 <= size <= 2048 and size % 64 == 0 for size in sizes)
+    rates = [record["result"]["tflops"] for record in result.records]
+    (folder,) = result.folders
+    told = (folder / "optimization_results.yaml").read_text()
+    assert float(told.partition("best_value:")[2]) == max(rates)
+    assert f"workload.n: {sizes[rates.index(max(rates))]}\n" in told
+
+
+def test_a_failed_size_is_a_failed_trial_and_the_search_goes_on(in_tmp: Path) -> None:
+    result = run([*SEARCH, "hydra/sweeper/sampler=grid", "hydra.sweeper.params={workload.n: 'choice(0,64,128)'}"])
+    assert result.returncode == 1
+    assert sorted(result.statuses) == ["failed", "ok", "ok"]
+    best = max((r["result"]["tflops"], r["config"]["workload"]["n"]) for r in result.records if r["status"] == "ok")
+    (folder,) = result.folders
+    assert f"workload.n: {best[1]}\n" in (folder / "optimization_results.yaml").read_text()
