@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import math
@@ -30,10 +31,16 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.path = folder / RESULTS
         self._lock = threading.Lock()
+        self._file: tuple[int, int] | None = None
+        """Which file holds the records so far: its device and inode."""
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write one line and wait until the disk has it. Raises OSError where that fails."""
+        """Write one line and wait until the disk has it. Raises OSError where that fails, and where the records before
+        this one are there no more: Hydra makes a removed folder anew, and nothing would tell that they are lost.
+        """
         with self._lock:
+            if self._file is not None and self._file != _identity(self.path):
+                raise OSError(errno.ENOENT, "the file that holds the earlier records was removed or replaced")
             line = to_line(record)
             if len(line) > _LONGEST_LINE and record["samples"] is not None:
                 line = to_line(self._without_samples(record))
@@ -43,6 +50,7 @@ class Journal:
                 file.write(line.encode(errors="backslashreplace"))  # bytes of the command line that are not UTF-8
                 file.flush()
                 os.fsync(file.fileno())
+            self._file = _identity(self.path)
 
     def _without_samples(self, record: dict[str, Any]) -> dict[str, Any]:
         name = f"samples-{record['cell']}-{time.time_ns()}.json"
@@ -55,6 +63,14 @@ class Journal:
             record = record | {"telemetry": telemetry}
         (self.path.parent / name).write_text(to_line(beside))
         return record | {"samples": summary | {"file": name}}
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        told = path.stat()
+    except OSError:
+        return None
+    return told.st_dev, told.st_ino
 
 
 def _ends_a_line(file: IO[bytes]) -> bool:

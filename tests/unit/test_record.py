@@ -177,3 +177,12 @@ def test_a_reader_names_the_line_that_is_no_record(tmp_path: Path, capsys: pytes
     told = capsys.readouterr().err
     assert f"{path}: line 2 is no record" in told
     assert told.count("\n") == 1
+
+
+def test_records_that_were_removed_under_a_run_are_not_replaced_in_silence(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(cell("a"))
+    journal.path.unlink()
+    with pytest.raises(OSError, match="was removed"):
+        journal.append(cell("b"))
+    assert not journal.path.exists()
