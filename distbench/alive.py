@@ -17,10 +17,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from distbench.launch import Launch
-from distbench.member import Member, is_gone, launcher_process, ranks_below, reason_of, this_member, titles
+from distbench.member import Member, reason_of, this_member
+from distbench.neighbours import Neighbours, join_failure
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -83,9 +82,7 @@ class Watch:
         self._beats: dict[int, dict[str, Any]] = {}
         """The last beat of each rank that was heard: of all on rank 0, before the join of all on every rank."""
         self._heard: dict[int, tuple[str, float]] = {}
-        self._launcher: psutil.Process | None = None
-        self._neighbours: dict[int, Member] = {}
-        """This host's ranks, as their launcher's children show them before the join."""
+        self._neighbours = Neighbours(launch)
         self._why: str | None = None
         """What this rank dies of: its last beat tells it."""
         self._why_told = threading.Event()
@@ -101,9 +98,7 @@ class Watch:
         awaited = ending_signals()
         signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
         self._spawn(lambda: self._wait_for_signals(awaited))
-        self._launcher = launcher_process(self.launch)
-        self._look_round()
-        if self.launch.world_size > 1 or self._launcher is not None:
+        if self.launch.world_size > 1 or self._neighbours.launcher is not None:
             self._spawn(self._guard)
 
     def await_ranks(self) -> None:
@@ -139,10 +134,6 @@ class Watch:
         """The run is over for this rank; its silence from now on means nothing to itself."""
         self._leaving = True
         self._outside_window.set()
-
-    @property
-    def stage(self) -> str:
-        return self._stage
 
     def fail(self, error: Exception) -> None:
         """This rank cannot go on, and no vote is left to say so: tell rank 0, then end. Does not return."""
@@ -200,13 +191,13 @@ class Watch:
         """Ends a rank whose beating thread hangs: the store's host is stopped, cut off, or silent."""
         while not self._leaving:
             time.sleep(self._interval_s)
-            if self._launcher is not None and is_gone(self._launcher) and not self._leaving:
+            if self._neighbours.launcher_died() and not self._leaving:
                 self._let_rank_0_speak()
-                self.end(self._launcher_died(), "failed")
+                self.end(self._died([]), "failed")
             if self.launch.world_size == 1:
                 continue
             if not self._joined:
-                self._look_round()
+                self._neighbours.look_round()
                 if gone := [member for member in self._local_peers() if member.is_gone()]:
                     self._let_rank_0_speak()
                     self.end(self._died(gone), "failed", lost=gone)
@@ -334,7 +325,7 @@ class Watch:
             return
         gone = [member for member in self._local_peers() if member.is_gone()]
         reason = f"the store of the run is gone: {str(error).splitlines()[0]}"
-        if gone or (self._launcher is not None and is_gone(self._launcher)):
+        if gone or self._neighbours.launcher_died():
             reason = self._died(gone)
         self.end(reason, "failed", lost=gone)
 
@@ -392,14 +383,9 @@ class Watch:
     def _own(self) -> Member:
         return self._members[self.launch.rank if self._joined else 0]
 
-    def _look_round(self) -> None:
-        """Remember this host's ranks: one that dies before the join is known by it."""
-        if self._launcher is not None and self.launch.world_size > 1:
-            self._neighbours |= {member.rank: member for member in ranks_below(self._launcher, self.launch)}
-
     def _local_peers(self) -> list[Member]:
         own = self._own()
-        known = self._members if self._joined else self._neighbours.values()
+        known = self._members if self._joined else self._neighbours.known.values()
         return [member for member in known if member.machine == own.machine and member.rank != self.launch.rank]
 
     def _let_rank_0_speak(self) -> None:
@@ -409,8 +395,8 @@ class Watch:
 
     def _died(self, gone: list[Member]) -> str:
         """Who died, where, and of what if it could still say so."""
-        if self._launcher is not None and is_gone(self._launcher):
-            return self._launcher_died()  # ranks that saw it first have left
+        if told := self._neighbours.launcher_died():  # ranks that saw it first have left
+            return f"the launcher of {self._own().title} {told}, in stage {self._stage}"
         if any(member.rank == 0 for member in gone):
             gone = [member for member in gone if member.rank == 0]  # the others left because of it
         for member in gone:
@@ -419,36 +405,18 @@ class Watch:
         # Votes keep the ranks in step, so the stage is this one's: the last beat is older.
         return f"{', '.join(member.title for member in gone[:4])} died, in stage {self._stage}"
 
-    def _launcher_died(self) -> str:
-        assert self._launcher is not None
-        return (
-            f"the launcher of {self._own().title} ({self.launch.launcher}, pid {self._launcher.pid}) died, "
-            f"in stage {self._stage}"
-        )
-
     def _join_failure(self) -> tuple[str, list[Member]]:
-        """Why the world did not form in time, and the ranks at fault as far as they are known."""
-        size, now = self.launch.world_size, time.monotonic()
         where = f"{self.launch.address or 'this host'}:{self.launch.port or 'agreed port'}"
         arrived = set(self._heard) or set(self.awaited())
-        missing = [rank for rank in range(size) if rank not in arrived]
-        known = self._neighbours | {rank: Member(**beat["member"]) for rank, beat in self._beats.items()}
+        told = {rank: Member(**beat["member"]) for rank, beat in self._beats.items() if "member" in beat}
+        known = self._neighbours.known | told
         if not arrived:
             reason = f"no answer from rank 0 for {self.timeout_s:g} s (run.timeout_s): {self.unreached() or where}"
-            missing = [0]
-        elif missing:
-            reason = (
-                f"{size - len(missing)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s"
-            )
-            reason += f"; missing: {titles(missing, known)}"
-        else:
-            missing = [rank for rank, (_, since) in self._heard.items() if now - since > 4 * self._interval_s]
-            if not missing:
-                least = min(beat["steps"] for beat in self._beats.values())
-                missing = [rank for rank, beat in self._beats.items() if beat["steps"] == least]
-            reason = f"all ranks arrived at {where}, but did not join within run.timeout_s={self.timeout_s:g} s"
-            if len(missing) == size:
-                hint = "set GLOO_SOCKET_IFNAME to the network card between the hosts"
-                return f"{reason}: they do not reach each other; {hint}", []
-            reason += f"; in stage join: {titles(missing, known)}"
-        return reason, [known[rank] for rank in missing if rank in known]
+            return reason, [known[0]] if 0 in known else []
+        now = time.monotonic()
+        behind = [rank for rank, (_, since) in self._heard.items() if now - since > 4 * self._interval_s]
+        if not behind:
+            least = min((beat["steps"] for beat in self._beats.values()), default=0)
+            behind = [rank for rank, beat in self._beats.items() if beat["steps"] == least]
+        within = f"at {where} within run.timeout_s={self.timeout_s:g} s"
+        return join_failure(arrived, behind, known, self.launch.world_size, within)

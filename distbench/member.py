@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from distbench.launch import LAUNCHERS, Launch, LaunchError
+from distbench.launch import Launch, LaunchError
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Member:
 def this_member(launch: Launch) -> Member:
     """This process as a member."""
     started = psutil.Process().create_time()
-    return Member(launch.rank, os.uname().nodename, os.getpid(), started, launch.local_rank, _machine())
+    return Member(launch.rank, os.uname().nodename, os.getpid(), started, launch.local_rank, machine())
 
 
-def _machine() -> str:
+def machine() -> str:
     """Host name, boot and process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -94,66 +94,6 @@ def lone_copies() -> str | None:
             "each, or start them with torchrun"
         )
     return f"{told}: they disturb each other's times; for one world use torchrun, mpirun or srun"
-
-
-def launcher_process(launch: Launch) -> psutil.Process | None:
-    """What started this host's ranks: the first ancestor that is no rank itself (a shell between them is).
-
-    None for a process that no launcher started: nothing that it could lose watches over it.
-    """
-    marker = _marker(launch)
-    try:
-        return next((parent for parent in psutil.Process().parents() if marker and not _set_in(parent, marker)), None)
-    except psutil.Error:
-        return None
-
-
-def ranks_below(process: psutil.Process, launch: Launch) -> list[Member]:
-    """The ranks of this launch that live on this host, this one too, as far as their environments can be read."""
-    rank, _, local_rank, _ = next(it.names for it in LAUNCHERS if it.name == launch.launcher)
-    found: dict[int, Member] = {}
-    host = os.uname().nodename
-    try:
-        children = process.children(recursive=True)
-    except psutil.Error:
-        return []
-    for child in children:  # parents come before their children: of a shell and its rank the rank stays
-        try:
-            told = child.environ()
-            if rank in told:
-                started = child.create_time()
-                found[int(told[rank])] = Member(
-                    int(told[rank]), host, child.pid, started, int(told.get(local_rank, "0")), _machine()
-                )
-        except (psutil.Error, ValueError):
-            continue  # gone, or somebody else's
-    return list(found.values())
-
-
-def _marker(launch: Launch) -> str | None:
-    """The variable that tells a rank from its launcher; plain variables stand in the shell that started it too."""
-    markers = [it.markers[0] for it in LAUNCHERS if it.name == launch.launcher]
-    return None if launch.launcher == "env" or not markers else next((it for it in markers if it in os.environ), None)
-
-
-def _set_in(process: psutil.Process, name: str) -> bool:
-    try:
-        return name in process.environ()
-    except psutil.Error:
-        return False  # another user's: a scheduler's daemon
-
-
-def titles(ranks: list[int], known: dict[int, Member]) -> str:
-    """Up to eight ranks; with host and process where those are known."""
-    shown = ", ".join(known[rank].title if rank in known else str(rank) for rank in ranks[:8])
-    return shown + (", …" if len(ranks) > 8 else "")
-
-
-def is_gone(process: psutil.Process) -> bool:
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True
 
 
 def reason_of(error: Exception) -> str:
