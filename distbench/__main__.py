@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 from distbench import __version__
@@ -70,9 +71,14 @@ def _run(launch: Launch, watch: Watch, arguments: list[str]) -> int:
     except NotThisRun as error:  # told by the rank that it concerns
         watch.end(f"the ranks could not join: {error}", "failed", speaks=True)
     except (LaunchError, RuntimeError, OSError) as error:
-        watch.end(f"the ranks could not join: {str(error).splitlines()[0]}", "failed")
+        watch.could_not_join(error)
     gc.freeze()  # torch's 190,000 objects live as long as the run: no collection walks them again
-    status = _lead(world, arguments) if world.is_root else _follow(world)
+    try:
+        status = _lead(world, arguments) if world.is_root else _follow(world)
+    except Exception as error:  # a defect: the others must hear of it
+        traceback.print_exc()
+        watch.fail(error)
+        raise
     world.leave()
     return status
 
@@ -94,6 +100,7 @@ def _dispatch(name: str, launch: Launch, arguments: list[str], timeouts: list[fl
 
 
 def _lead(world: World, arguments: list[str]) -> int:
+    world.watch.enter("compose")
     from distbench.compose import Refused
     from distbench.lead import lead
 

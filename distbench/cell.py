@@ -114,10 +114,11 @@ class Cell:
             return self.record("failed", str(error))
         except Exception as error:  # a defect: the others cannot know where this rank is, so the run ends
             traceback.print_exc()
-            self.world.watch.end(f"unexpected {type(error).__name__}: {error}", "failed")
+            self.world.watch.fail(error)
             raise
         finally:
             self.close()
+            self.world.watch.enter("record")
 
     def run(self) -> dict[str, Any]:
         """The stages in order."""
@@ -148,7 +149,8 @@ class Cell:
             self._stage("profile")
             self._profiled(place)
         busbw = self._path(place) is Path.collective and self.config.collect is not CollectName.topk
-        outcome = summary(samples, plan, self.config.collect if busbw else None) | {
+        combined = self.world.attempt("combine", lambda: summary(samples, plan, self.config.collect if busbw else None))
+        outcome = combined | {
             "setup_s": setup_s,
             "first_s": first_s,
             "barrier_s": barrier_cost_s(self.world),
