@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,6 @@ from distbench.show.report.main import main as report
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "h200"
 OPENS_S = 5.0
-ROOM = 3.0
-"""On a machine that does other work besides."""
 
 
 def records(name: str) -> list[dict[str, Any]]:
@@ -213,13 +212,13 @@ def ranks(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("make", "count"), [(cells, 10_000), (ranks, 4096)], ids=["cells", "ranks"])
 def test_a_very_large_run_opens_within_five_seconds(
-    browser: Any, tmp_path: Path, page: Path, make: Callable[[int], list[dict[str, Any]]], count: int
+    browser: Any, tmp_path: Path, make: Callable[[int], list[dict[str, Any]]], count: int
 ) -> None:
-    """Measured against a small page where the machine is busy: that one bears the same load."""
+    """The best of three; where others want the cores too, as much longer as they leave fewer of them."""
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(item) + "\n" for item in make(count)))
     assert report([str(tmp_path)]) == 0
-    small, took = opened(browser, page), opened(browser, tmp_path / "report.html")
-    assert took < max(OPENS_S, ROOM * small)
+    took = min(opened(browser, tmp_path / "report.html") for _ in range(3))
+    assert took < OPENS_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     assert_is_drawn(browser)
     if make is cells:
         browser.execute_script("document.getElementById('all').click()")
