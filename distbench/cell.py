@@ -190,7 +190,11 @@ class Cell:
                 "collect": self.units[0].collect.notes() if self.units and self.units[0].collect is not None else {},
             },
             "work": None if self.plan is None else self.plan.work(),
-            "samples": None if samples is None else samples_of(samples),
+            "samples": None
+            if samples is None
+            else samples_of(samples)
+            # Threads, and several devices' events on one device, make phases that overlap: their sum is no device time.
+            | {"phases_overlap": self.config.drive is not Drive.process or self.config.path is Path.pipelined},
             "result": result,
             "verification": verification,
             "telemetry": self.telemetry,
