@@ -19,18 +19,18 @@ import torch
 from cases import Case, cases, key_of
 
 from distbench.alive import Watch
-from distbench.cell import Cell, _product
+from distbench.cell import Cell
 from distbench.collects import TABLE
 from distbench.collects.base import Means, Site
 from distbench.config import Config, DType, Fill, Measure, Start, Workload
 from distbench.rules import check
-from distbench.data import fill_block, values_at
+from distbench.data import values_at
 from distbench.dtypes import result, wide
 from distbench.engines import ENGINES
 from distbench.launch import detect
 from distbench.layout import whole
 from distbench.measure import Samples
-from distbench.operands import allocate, scale_up
+from distbench.unit import Unit
 from distbench.world import CellFailed, World
 
 TOLERANCE = {DType.float64: 1e-13, DType.float32: 1e-5, DType.float16: 1e-2, DType.bfloat16: 8e-2}
@@ -46,8 +46,9 @@ class Seen(Cell):
 
     def _measured(self, *arguments: Any) -> Samples:
         samples = super()._measured(*arguments)
-        if self.collect is not None and self.collect.held is not None:
-            self.seen = self.collect.held.clone()
+        collect = self.units[0].collect
+        if collect is not None and collect.held is not None:
+            self.seen = collect.held.clone()
         return samples
 
 
@@ -99,18 +100,19 @@ def _bare(world: World, alike: list[Case]) -> list[str | None]:
 
 def _held(world: World, case: Case) -> str | None:
     site = Site(whole(*case.sizes), case.split, case.collect, world.size, world.rank)
-    shard, problem, workload = site.shard, site.problem, _config(case).workload
+    config = _config(case)
     is_shared = case.path.value == "shared"
-    a, b = allocate(shard, workload, torch.device("cpu"))
-    fill_block(a, 11, "a", problem.m.size, (shard.batch, shard.m, shard.k), case.dtype, case.fill)
-    fill_block(b, 11, "b", problem.k.size, (shard.batch, shard.k, shard.n), case.dtype, case.fill)
-    scale_up((a, b), shard, workload)
-    collect = TABLE[case.collect, case.path](site, Means(world, "gloo", torch.device("cpu"), result(case.dtype)))
+    unit = Unit(site, config, torch.device("cpu"))
+    unit.allocate()
+    unit.fill(1, lambda share: None)
+    means = Means(world, "gloo", torch.device("cpu"), result(case.dtype), config)
+    collect = unit.collect = TABLE[case.collect, case.path](site, means)
     try:
         collect.connect(world.gather_json(collect.offer()) if is_shared else [])
-        multiply = _product(ENGINES[case.engine], site, (a, b), collect, workload)
-        collect.poison()
-        multiply()
+        unit.prepare(ENGINES[case.engine])
+        unit.poison()
+        assert unit.multiply is not None
+        unit.multiply()
         collect.run()
         found = _difference(collect.held, site, case)
         if is_shared:
