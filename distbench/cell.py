@@ -89,6 +89,8 @@ class Cell:
         self.refused = False
         """It cannot be done here, and nothing was allocated: a single cell is then refused instead of recorded."""
         self.began = time.monotonic()
+        self.finished: dict[str, Any] | None = None
+        """The record, but for the memory left: what is measured stands, though the run ends before that is known."""
 
     def outcome(self) -> dict[str, Any]:
         """Run the cell and return its record (rank 0's is the one that counts).
@@ -96,7 +98,7 @@ class Cell:
         Never raises for what a cell can do: a failure or a wrong product is a record with that status.
         """
         before = memory.in_use()
-        told = self._attempted()
+        told = self.finished = self._attempted()
         memory.settle()
         return told | {"memory": memory.told(self.world.gather_json([before, memory.in_use()]))}
 

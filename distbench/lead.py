@@ -138,7 +138,7 @@ class Leader:
         self.world.broadcast_json({"cell": as_dict(config)})
         self.in_cell = True
         cell = Cell(self.world, config, self.console.tell, journal.path.parent)
-        self.world.watch.on_end = lambda reason, status: journal.append(cell.record(status, reason))
+        self.world.watch.on_end = lambda reason, status: journal.append(cell.finished or cell.record(status, reason))
         record = cell.outcome()
         self.in_cell = False
         if cell.refused and not self.sweeping:

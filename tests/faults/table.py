@@ -22,6 +22,8 @@ LOST = ("SIGKILL", "SIGSTOP", "exit 0", "stuck", "launcher SIGKILL")
 HARMLESS = ("slow", "late")
 FAULTS = (*ENDED_BY_A_VOTE, *LOST, *HARMLESS)
 SIZES = (48, inject.N, 80)
+MPIRUNS_PATIENCE = {"OMPI_MCA_odls_base_sigkill_timeout": "2"}
+"""Seconds from its SIGTERM to its SIGKILL, 1 by itself: on a loaded machine a rank's last words take longer."""
 WORKER = str(Path(__file__).parent / "worker.py")
 WORDS = [
     *("-m", "workload=square", "split=m", "collect=gather", "measure.warmup=2", "measure.min_samples=10"),
@@ -97,7 +99,8 @@ def begin(case: Case, folder: Path, mark: str) -> Running:
     launcher = torchrun(RANKS) if case.launcher == "torchrun" else mpirun(RANKS)
     words = [*WORDS, "run.step_timeout_s=6"] if case.fault == "stuck" else WORDS
     fault = f"{case.fault}:{case.stage}:{case.victim}"
-    return start(words, launcher, program=[WORKER], cwd=folder, mark=mark, env={"DISTBENCH_TEST_FAULT": fault})
+    env = {"DISTBENCH_TEST_FAULT": fault, **MPIRUNS_PATIENCE}
+    return start(words, launcher, program=[WORKER], cwd=folder, mark=mark, env=env)
 
 
 def end(case: Case, running: Running) -> Ended:
