@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench import record
+from distbench.show.methods import methods_table
 from distbench.show.peaks import share_of_peak
 from distbench.show.units import rate, seconds
 
@@ -52,6 +53,8 @@ def _section(path: Path, records: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
         *[_row(item) for item in records],
     ]
+    if table := methods_table(records):
+        lines += ["", *[f"    {line}".rstrip() for line in table]]
     return "\n".join(lines)
 
 
