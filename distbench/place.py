@@ -52,7 +52,10 @@ def find_place(world: World, config: Config) -> Place:
     devices = {fact["kind"] for fact in facts}
     if "missing" in devices:
         bare = [str(rank) for rank, fact in enumerate(facts) if fact["kind"] == "missing"]
-        raise Lacking("device", config.device, f"no CUDA device on rank {', '.join(bare[:8])}: use device=cpu or auto")
+        where = f"no CUDA device on rank {', '.join(bare[:8])}"
+        if config.device is Device.auto:  # nobody asked for a GPU by name: the engine needs one
+            raise Lacking("engine", config.engine, f"computes on a GPU, and there is {where}")
+        raise ConfigError("device", config.device, f"{where}: use device=cpu or auto")
     if len(devices) > 1:
         raise ConfigError("device", config.device, "some ranks have a CUDA device and some have none: use device=cpu")
     device = Device(devices.pop())
