@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench test test-cluster check lint types format clean
+.PHONY: setup bench test test-cluster test-faults check lint types format clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,10 @@ test: setup
 
 test-cluster: setup
 	$(BIN)/python -m pytest -m cluster
+
+# Every fault at every stage, 50 kills, 1,000 overrides; writes docs/reliability.md. Half an hour.
+test-faults: setup
+	DISTBENCH_FAULTS=all $(BIN)/python -m pytest tests/faults
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The records behind docs/results/h200.md: the gallery at full size and square 8192 in each dtype, one rank over nccl and
 # three ranks that share the GPU over gloo. Run it on a machine with a GPU, from the project's folder:
-#     benchmarks/h200.sh docs/results/h200 && distbench report docs/results/h200/*.jsonl > docs/results/h200.md
+#     benchmarks/h200.sh docs/results/h200 && distbench report --format md docs/results/h200/*.jsonl > docs/results/h200.md
 set -euo pipefail
 out=${1:?folder for the records}
 mkdir -p "$out"

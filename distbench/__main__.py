@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 from distbench import __version__
@@ -13,6 +14,7 @@ from distbench.alive import Watch, write_error_file
 from distbench.launch import Launch, LaunchError, detect
 from distbench.launchers import chosen, misused
 from distbench.show.usage import USAGE
+from distbench.verbs import is_verb, run_verb, unknown_word
 
 if TYPE_CHECKING:
     from distbench.world import World
@@ -26,14 +28,12 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without µ or · is no reason to fail
-    if arguments[:1] == ["report"]:
-        from distbench.show.markdown import main as report
+    if is_verb(arguments):
+        return run_verb(arguments)
+    if arguments and arguments[0] in ("-sc", "--shell-completion"):
+        from distbench.completion import main as complete
 
-        return report(arguments[1:])
-    if arguments[:1] == ["doctor"]:
-        from distbench.doctor import main as doctor
-
-        return doctor(arguments[1:])
+        return complete(arguments)
     try:
         launch = detect(os.environ)
         timeouts = [_literal(arguments, key, default) for key, default in _TIMEOUTS.items()]
@@ -43,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(answer) if launch.rank == 0 else 0
     if name := chosen(arguments):
         return _dispatch(name, launch, arguments, timeouts)
+    if wrong := unknown_word(arguments):
+        return refuse(wrong) if launch.rank == 0 else 0
     try:
         if launch.world_size == 1 and (status := _refused_early(arguments)) is not None:
             return status
@@ -69,9 +71,14 @@ def _run(launch: Launch, watch: Watch, arguments: list[str]) -> int:
     except NotThisRun as error:  # told by the rank that it concerns
         watch.end(f"the ranks could not join: {error}", "failed", speaks=True)
     except (LaunchError, RuntimeError, OSError) as error:
-        watch.end(f"the ranks could not join: {str(error).splitlines()[0]}", "failed")
+        watch.could_not_join(error)
     gc.freeze()  # torch's 190,000 objects live as long as the run: no collection walks them again
-    status = _lead(world, arguments) if world.is_root else _follow(world)
+    try:
+        status = _lead(world, arguments) if world.is_root else _follow(world)
+    except Exception as error:  # a defect: the others must hear of it
+        traceback.print_exc()
+        watch.fail(error)
+        raise
     world.leave()
     return status
 
@@ -93,6 +100,7 @@ def _dispatch(name: str, launch: Launch, arguments: list[str], timeouts: list[fl
 
 
 def _lead(world: World, arguments: list[str]) -> int:
+    world.watch.enter("compose")
     from distbench.compose import Refused
     from distbench.lead import lead
 

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distbench.launch import Launch
-from distbench.member import Member, this_member
+from distbench.member import Member, reason_of, this_member
+from distbench.neighbours import Neighbours, join_failure
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -78,7 +79,13 @@ class Watch:
         self._leaving = False
         self._ending = threading.Lock()
         self._interruption: str | None = None
-        self._arrived: list[int] = []
+        self._beats: dict[int, dict[str, Any]] = {}
+        """The last beat of each rank that was heard: of all on rank 0, before the join of all on every rank."""
+        self._heard: dict[int, tuple[str, float]] = {}
+        self._neighbours = Neighbours(launch)
+        self._why: str | None = None
+        """What this rank dies of: its last beat tells it."""
+        self._why_told = threading.Event()
         self.awaited: Callable[[], list[int]] = list
         """Rank 0: the ranks that were let in so far."""
         self.unreached: Callable[[], str] = str
@@ -91,7 +98,7 @@ class Watch:
         awaited = ending_signals()
         signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
         self._spawn(lambda: self._wait_for_signals(awaited))
-        if self.launch.world_size > 1:
+        if self.launch.world_size > 1 or self._neighbours.launcher is not None:
             self._spawn(self._guard)
 
     def await_ranks(self) -> None:
@@ -112,6 +119,10 @@ class Watch:
         self._stage = stage
         self._steps += 1
 
+    def progress(self) -> None:
+        """A step is done: a rank that waits for the others is ahead of them."""
+        self._steps += 1
+
     def open_window(self) -> None:
         self._outside_window.clear()
 
@@ -124,6 +135,24 @@ class Watch:
         self._leaving = True
         self._outside_window.set()
 
+    def fail(self, error: Exception) -> None:
+        """This rank cannot go on, and no vote is left to say so: tell rank 0, then end. Does not return."""
+        why = f"{self._own().title}, {self._stage}: {reason_of(error)}"
+        if self.launch.rank != 0:
+            self._why = why
+            if self._why_told.wait(2 * self._interval_s + self._window_gap_s):
+                time.sleep(2 * self._interval_s)  # rank 0 reads it, and says it for all
+        self.end(why, "failed", speaks=True)
+
+    def could_not_join(self, error: Exception) -> None:
+        """The groups could not be made: a peer's death, where there is one. Does not return."""
+        time.sleep(self._interval_s)
+        gone = [member for member in self._local_peers() if member.is_gone()]
+        if gone:
+            self._let_rank_0_speak()
+            self.end(self._died(gone), "failed", lost=gone)
+        self.fail(error)
+
     def lost_connection(self, error: BaseException) -> None:
         """The control group broke, which only a dead peer does: find it, then end. Does not return."""
         deadline = time.monotonic() + self.timeout_s
@@ -132,10 +161,10 @@ class Watch:
                 time.sleep(self._interval_s)
                 continue
             gone = [member for member in self._local_peers() if member.is_gone()]
-            if gone and (self.launch.rank == 0 or any(member.rank == 0 for member in gone)):
+            if gone and (self.launch.rank == 0 or any(member.rank == 0 for member in gone) or not self._joined):
+                if not self._joined:
+                    self._let_rank_0_speak()
                 self.end(self._died(gone), "failed", lost=gone)
-            if gone and not self._joined:
-                break
             time.sleep(self._interval_s / 4)  # the verdict comes through the beating thread
         self.end(f"the connection between the ranks broke: {str(error).splitlines()[0]}", "failed")
 
@@ -152,23 +181,38 @@ class Watch:
             # A launcher answers a rank's death with SIGTERM to the others: then that rank's death is the reason.
             gone = [member for member in self._local_peers() if member.is_gone()]
             if gone:
+                self._let_rank_0_speak()
                 self.end(self._died(gone), "failed", lost=gone)
             self._interruption = f"interrupted by {signal.Signals(number).name}"
-            if self.launch.rank != 0:
-                time.sleep(2 * self._interval_s)  # rank 0 got the signal too: to it an end before its own is a death
+            self._let_rank_0_speak()
             self.end(self._interruption, "skipped")
 
     def _guard(self) -> None:
         """Ends a rank whose beating thread hangs: the store's host is stopped, cut off, or silent."""
         while not self._leaving:
             time.sleep(self._interval_s)
+            if self._neighbours.launcher_died() and not self._leaving:
+                self._let_rank_0_speak()
+                self.end(self._died([]), "failed")
+            if self.launch.world_size == 1:
+                continue
+            if not self._joined:
+                self._neighbours.look_round()
+                if gone := [member for member in self._local_peers() if member.is_gone()]:
+                    self._let_rank_0_speak()
+                    self.end(self._died(gone), "failed", lost=gone)
             silent_s = time.monotonic() - self._last_round
             if silent_s <= (self._silence_s if self._joined else self.timeout_s) or self._leaving:
                 continue
             if not self._joined:
-                self.end(self._join_failure(), "failed")
+                reason, lost = self._join_failure()
+                if all(member.rank != 0 for member in lost):
+                    self._let_rank_0_speak()
+                self.end(reason, "failed", lost=lost)
             zero = self._members[0]
-            self.end(f"{zero.title} has not answered for {silent_s:.0f} s", "failed", lost=[zero])
+            self.end(
+                f"{zero.title} has not answered for {silent_s:.1f} s, in stage {self._stage}", "failed", lost=[zero]
+            )
 
     def _beat(self, connect: Callable[[], Store]) -> None:
         try:
@@ -177,7 +221,7 @@ class Watch:
             self._store_lost(error)
             return
         rank, size = self.launch.rank, self.launch.world_size
-        seen: dict[int, tuple[str, float]] = {}
+        seen = self._heard
         steps_seen: tuple[int, float] = (-1, time.monotonic())
         number = 0
         store.set(f"beat/{rank}", self._payload(number))
@@ -186,9 +230,12 @@ class Watch:
         while not self._leaving:
             try:
                 number += 1
+                told = self._why
                 store.set(f"beat/{rank}", self._payload(number))
+                if told is not None:
+                    self._why_told.set()
                 if not self._joined:
-                    self._arrived = [r for r in range(size) if store.check([f"beat/{r}"])]
+                    self._hear(store, [r for r in range(size) if store.check([f"beat/{r}"])])
                 elif rank == 0:
                     steps_seen = self._judge(store, seen, steps_seen)
                 else:
@@ -204,25 +251,36 @@ class Watch:
             self._outside_window.wait(timeout=self._window_gap_s)
 
     def _payload(self, number: int) -> str:
-        return json.dumps({"n": number, "stage": self._stage, "steps": self._steps, "leaving": self._leaving})
+        told = {"n": number, "stage": self._stage, "steps": self._steps, "leaving": self._leaving, "why": self._why}
+        if not self._joined:
+            told["member"] = vars(self._members[0])
+        return json.dumps(told)
+
+    def _hear(self, store: Store, ranks: list[int]) -> None:
+        """Read the last beat of these ranks, and since when it is the last."""
+        now = time.monotonic()
+        for rank, raw in zip(ranks, store.multi_get([f"beat/{r}" for r in ranks]), strict=True):
+            text = raw.decode()
+            self._beats[rank] = json.loads(text)
+            if rank not in self._heard or self._heard[rank][0] != text:
+                self._heard[rank] = (text, now)
 
     def _judge(self, store: Store, seen: dict[int, tuple[str, float]], steps_seen: tuple[int, float]) -> Any:
         """Rank 0: who is silent, who is stuck. Returns the updated (steps of all ranks, since when)."""
+        self._hear(store, list(range(self.launch.world_size)))
         now = time.monotonic()
-        beats = [raw.decode() for raw in store.multi_get([f"beat/{r}" for r in range(self.launch.world_size)])]
-        for rank, text in enumerate(beats):
-            if rank not in seen or seen[rank][0] != text:
-                seen[rank] = (text, now)
+        for beat in self._beats.values():
+            if beat["why"] is not None:
+                self._verdict(store, beat["why"], [])
         silent = [
             self._members[rank]
             for rank, (text, since) in seen.items()
             if rank != 0 and now - since > self._silence_s and not json.loads(text)["leaving"]
         ]
         if silent:
-            stage = json.loads(seen[silent[0].rank][0])["stage"]
             names = ", ".join(member.title for member in silent)
-            self._verdict(store, f"{names} not heard of for {self._silence_s:.3g} s, in stage {stage}", silent)
-        parsed = [json.loads(text) for text in beats]
+            self._verdict(store, f"{names} not heard of for {self._silence_s:.3g} s, in stage {self._stage}", silent)
+        parsed = [self._beats[rank] for rank in range(self.launch.world_size)]
         steps = sum(int(beat["steps"]) for beat in parsed)
         if steps != steps_seen[0]:
             return (steps, now)
@@ -251,44 +309,65 @@ class Watch:
             )
 
     def _verdict(self, store: Store, reason: str, lost: list[Member]) -> None:
+        """Rank 0 ends the run. Its record comes first: once others kill the lost rank, a launcher may end them all."""
         self._judged = True
-        store.set("verdict", json.dumps({"reason": reason, "lost": [member.rank for member in lost]}))
-        time.sleep(
-            2 * self._interval_s + self._window_gap_s
-        )  # so that the others read it before rank 0 takes the store with it
-        self.end(reason, "failed", lost=lost)
+
+        def tell() -> None:
+            store.set("verdict", json.dumps({"reason": reason, "lost": [member.rank for member in lost]}))
+            # So that the others read it before rank 0 takes the store with it.
+            time.sleep(2 * self._interval_s + self._window_gap_s)
+
+        self.end(reason, "failed", lost=lost, then=tell)
 
     def _store_lost(self, error: Exception) -> None:
         time.sleep(self._interval_s)  # the launcher's SIGTERM, or the main thread's own end, says it better
         if self._leaving:
             return
         gone = [member for member in self._local_peers() if member.is_gone()]
-        reason = self._died(gone) if gone else f"the store of the run is gone: {str(error).splitlines()[0]}"
+        reason = f"the store of the run is gone: {str(error).splitlines()[0]}"
+        if gone or self._neighbours.launcher_died():
+            reason = self._died(gone)
         self.end(reason, "failed", lost=gone)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def end(
-        self, reason: str, status: str, lost: list[Member] | None = None, quiet: bool = False, speaks: bool = False
+        self,
+        reason: str,
+        status: str,
+        lost: list[Member] | None = None,
+        quiet: bool = False,
+        speaks: bool = False,
+        then: Callable[[], None] | None = None,
     ) -> None:
-        """Record the cell in flight (rank 0), say why, kill this host's lost ranks, and end with status 1."""
+        """Record the cell in flight (rank 0), say why, kill this host's lost ranks, and end with status 1.
+
+        speaks: the reason is this rank's own, so it says it, whichever rank it is. then: done after the record.
+        """
         with self._ending:  # the first thread to come here ends the process; the others never get past
             if self._leaving:
                 return
             if self._interruption is not None:  # what breaks after the signal, breaks because of it
                 reason, status, lost = self._interruption, "skipped", None
             try:
-                self._last_words(reason, status, lost or [], quiet, speaks)
+                self._last_words(reason, status, quiet, speaks)
+                if then is not None:
+                    then()
                 if self._interruption is not None and self.launch.world_size > 1:
                     time.sleep(self._interval_s / 2)  # until the signal has reached the others: see _wait_for_signals
             finally:  # a full disk or a closed pipe must not keep the process alive
-                os._exit(1)
+                try:
+                    self._kill(lost or [])
+                finally:
+                    os._exit(1)
 
-    def _last_words(self, reason: str, status: str, lost: list[Member], quiet: bool, speaks: bool) -> None:
-        own_machine = self._members[self.launch.rank if self._joined else 0].machine
+    def _kill(self, lost: list[Member]) -> None:
+        """Last of all: mpirun answers with SIGKILL to the ranks that live."""
         for member in lost:
-            if member.machine == own_machine and member.pid != os.getpid():
+            if member.machine == self._own().machine and member.pid != os.getpid():
                 member.kill()
+
+    def _last_words(self, reason: str, status: str, quiet: bool, speaks: bool) -> None:
         write_error_file(reason)
         try:
             if self.on_end is not None:
@@ -301,32 +380,43 @@ class Watch:
             if speaks and self.how_to_go_on is not None:
                 print(f"what was measured is on disk; to go on:\n  {self.how_to_go_on}", file=sys.stderr, flush=True)
 
+    def _own(self) -> Member:
+        return self._members[self.launch.rank if self._joined else 0]
+
     def _local_peers(self) -> list[Member]:
-        if not self._joined:
-            return []
-        own = self._members[self.launch.rank]
-        return [member for member in self._members if member.machine == own.machine and member.rank != own.rank]
+        own = self._own()
+        known = self._members if self._joined else self._neighbours.known.values()
+        return [member for member in known if member.machine == own.machine and member.rank != self.launch.rank]
+
+    def _let_rank_0_speak(self) -> None:
+        """An end before rank 0's own would look like a death to it: it would name this rank too."""
+        if self.launch.rank != 0:
+            time.sleep(2 * self._interval_s)
 
     def _died(self, gone: list[Member]) -> str:
+        """Who died, where, and of what if it could still say so."""
+        if told := self._neighbours.launcher_died():  # ranks that saw it first have left
+            return f"the launcher of {self._own().title} {told}, in stage {self._stage}"
+        if any(member.rank == 0 for member in gone):
+            gone = [member for member in gone if member.rank == 0]  # the others left because of it
+        for member in gone:
+            if why := self._beats.get(member.rank, {}).get("why"):
+                return str(why)
+        # Votes keep the ranks in step, so the stage is this one's: the last beat is older.
         return f"{', '.join(member.title for member in gone[:4])} died, in stage {self._stage}"
 
-    def _join_failure(self) -> str:
-        size, where = (
-            self.launch.world_size,
-            f"{self.launch.address or 'this host'}:{self.launch.port or 'agreed port'}",
-        )
-        arrived = self._arrived or self.awaited()
+    def _join_failure(self) -> tuple[str, list[Member]]:
+        where = f"{self.launch.address or 'this host'}:{self.launch.port or 'agreed port'}"
+        arrived = set(self._heard) or set(self.awaited())
+        told = {rank: Member(**beat["member"]) for rank, beat in self._beats.items() if "member" in beat}
+        known = self._neighbours.known | told
         if not arrived:
-            why = self.unreached() or where
-            return f"no answer from rank 0 for {self.timeout_s:g} s (run.timeout_s): {why}"
-        missing = [str(rank) for rank in range(size) if rank not in arrived]
-        if not missing:
-            return (
-                f"all {size} ranks arrived at {where}, but did not reach each other within run.timeout_s="
-                f"{self.timeout_s:g} s: set GLOO_SOCKET_IFNAME to the network card between the hosts"
-            )
-        shown = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
-        return (
-            f"{len(arrived)} of {size} ranks arrived at {where} within run.timeout_s={self.timeout_s:g} s; "
-            f"missing: {shown}"
-        )
+            reason = f"no answer from rank 0 for {self.timeout_s:g} s (run.timeout_s): {self.unreached() or where}"
+            return reason, [known[0]] if 0 in known else []
+        now = time.monotonic()
+        behind = [rank for rank, (_, since) in self._heard.items() if now - since > 4 * self._interval_s]
+        if not behind:
+            least = min((beat["steps"] for beat in self._beats.values()), default=0)
+            behind = [rank for rank, beat in self._beats.items() if beat["steps"] == least]
+        within = f"at {where} within run.timeout_s={self.timeout_s:g} s"
+        return join_failure(arrived, behind, known, self.launch.world_size, within)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import time
 import traceback
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from distbench import clock, cores, guards, memory, record, telemetry
+from distbench import clock, cores, guards, memory, profiling, record, telemetry
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
 from distbench.config import (
@@ -21,6 +22,7 @@ from distbench.config import (
     Drive,
     Lacking,
     Path,
+    Profile,
     Split,
     Start,
     Upload,
@@ -72,7 +74,11 @@ def plan_of(config: Config, world_size: int, device: Device) -> Plan:
 class Cell:
     """The state of one cell on one rank; `run` is the list of stages."""
 
-    def __init__(self, world: World, config: Config, tell: Tell) -> None:
+    def __init__(self, world: World, config: Config, tell: Tell, folder: pathlib.Path | None = None) -> None:
+        self.folder = folder or pathlib.Path()
+        """Where rank 0 keeps what belongs to the run."""
+        self.trace: dict[str, Any] | None = None
+        self.offset_ns = 0
         self.world, self.config, self.tell = world, config, tell
         self.identity = cell_id(config, world.size)
         self.place: Place | None = None
@@ -114,10 +120,11 @@ class Cell:
             return self.record("failed", str(error))
         except Exception as error:  # a defect: the others cannot know where this rank is, so the run ends
             traceback.print_exc()
-            self.world.watch.end(f"unexpected {type(error).__name__}: {error}", "failed")
+            self.world.watch.fail(error)
             raise
         finally:
             self.close()
+            self.world.watch.enter("record")
 
     def run(self) -> dict[str, Any]:
         """The stages in order."""
@@ -144,8 +151,12 @@ class Cell:
         samples = self._measured(timed, place)
         self._stage("verify")
         verifier.check_again()  # what the last sample left must be right too
+        if self.config.profile is Profile.torch:
+            self._stage("profile")
+            self._profiled(place)
         busbw = self._path(place) is Path.collective and self.config.collect is not CollectName.topk
-        outcome = summary(samples, plan, self.config.collect if busbw else None) | {
+        combined = self.world.attempt("combine", lambda: summary(samples, plan, self.config.collect if busbw else None))
+        outcome = combined | {
             "setup_s": setup_s,
             "first_s": first_s,
             "barrier_s": barrier_cost_s(self.world),
@@ -190,6 +201,7 @@ class Cell:
             "result": result,
             "verification": verification,
             "telemetry": self.telemetry,
+            "trace": self.trace,
             "warnings": [],
             "unchecked": [],
             "environment": record.environment()
@@ -317,9 +329,27 @@ class Cell:
         samples = measure(world, timed, self.config.measure, start, reason, clocks, state.between)
         spans_s = [*samples.span_s, *samples.dropped_span_s]
         self.telemetry = telemetry.finish(world.gather_json(record.finite(state.end())), place.ranks, spans_s)
+        self.offset_ns = clocks[0][world.rank]
         after, _ = clock.offsets_to_rank0(world, domains)
         samples.clock_error_s += max(abs(now - then) for now, then in zip(after, clocks[0], strict=True)) / 1e9  # drift
         return samples
+
+    def _profiled(self, place: Place) -> None:
+        """The same work with named ranges in it, under the profiler; the measured path has none."""
+        cuda, timed = place.device is Device.cuda, self.timed
+        assert timed is not None
+        engine = ENGINES[self.config.engine]
+
+        def name(unit: Unit) -> None:
+            part = unit.site.rank
+            unit.around = lambda phase, call: profiling.ranged(f"{phase} {part}", call, cuda)
+            unit.prepare(profiling.RangedEngine(engine, part, cuda))
+
+        self._each("profile", name)
+        if self.units:
+            timed.close()
+            timed = self.timed = DRIVES[self.config.drive](self.units, self._path(place) is not Path.in_place)
+        self.trace = profiling.profiled(self.world, timed, self.identity, self.folder, self.offset_ns, cuda)
 
     def _path(self, place: Place) -> Path:
         return resolve_path(self.config, place.device)

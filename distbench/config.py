@@ -141,6 +141,11 @@ class Backend(Named):
     nccl = "nccl"
 
 
+class Profile(Named):
+    none = "none"
+    torch = "torch"
+
+
 class Start(Named):
     auto = "auto"
     window = "window"
@@ -271,6 +276,8 @@ class Config:
     """CUDA streams over which a device's shards are spread."""
     stream: Stream = Stream.default
     """default: the null stream; own: streams of their own; per_thread: CUDA's default stream of each thread."""
+    profile: Profile = Profile.none
+    """torch: a trace per rank and one of all, from a few samples after the measured ones."""
     threads: Optional[int] = None
     """CPU threads per device; null: the cores of the rank's mask ÷ the local ranks that share them."""
 

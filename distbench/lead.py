@@ -143,7 +143,7 @@ class Leader:
         self.console.begin(config, job_label(self.arguments) if self.sweeping else "")
         self.world.broadcast_json({"cell": as_dict(config)})
         self.in_cell = True
-        cell = Cell(self.world, config, self.console.tell)
+        cell = Cell(self.world, config, self.console.tell, journal.path.parent)
         self.world.watch.on_end = lambda reason, status: journal.append(cell.record(status, reason))
         record = cell.outcome()
         self.in_cell = False

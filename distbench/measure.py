@@ -30,6 +30,8 @@ class Samples:
     """Latest end − earliest start over ranks, per kept sample."""
     rank_s: list[list[float]] = field(default_factory=list)
     """Per rank: end − start of each kept sample."""
+    start_s: list[list[float]] = field(default_factory=list)
+    """Per rank: its start after the earliest rank's, in each kept sample."""
     start_skew_s: list[float] = field(default_factory=list)
     """Latest − earliest start over ranks, per kept sample."""
     phases_s: dict[str, list[list[float]]] = field(default_factory=dict)
@@ -62,6 +64,7 @@ def measure(
     offsets, errors = clocks
     samples = Samples(
         rank_s=[[] for _ in range(world.size)],
+        start_s=[[] for _ in range(world.size)],
         phases_s={name: [[] for _ in range(world.size)] for name in timed.names},
         start=str(start),
         start_reason=reason,
@@ -191,6 +194,8 @@ def _keep(
     samples.start_skew_s.append((max(starts) - min(starts)) / 1e9)
     for rank, row in enumerate(rows):
         samples.rank_s[rank].append((row[2] - row[1]) / 1e9)
+        began_ns = row[1] + offsets[rank] if row[2] else min(starts)  # a rank that stands aside starts nothing
+        samples.start_s[rank].append((began_ns - min(starts)) / 1e9)
         for index, name in enumerate(names):
             samples.phases_s[name][rank].append(row[3 + index] / 1e9)
     return True

@@ -48,10 +48,10 @@ class Member:
 def this_member(launch: Launch) -> Member:
     """This process as a member."""
     started = psutil.Process().create_time()
-    return Member(launch.rank, os.uname().nodename, os.getpid(), started, launch.local_rank, _machine())
+    return Member(launch.rank, os.uname().nodename, os.getpid(), started, launch.local_rank, machine())
 
 
-def _machine() -> str:
+def machine() -> str:
     """Host name, boot and process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -94,3 +94,10 @@ def lone_copies() -> str | None:
             "each, or start them with torchrun"
         )
     return f"{told}: they disturb each other's times; for one world use torchrun, mpirun or srun"
+
+
+def reason_of(error: Exception) -> str:
+    """One line: an out-of-memory by its own name, anything else by type and first line."""
+    text = (str(error).strip().splitlines() or [""])[0][:300]
+    memory = isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
+    return f"out of memory ({type(error).__name__}: {text})" if memory else f"{type(error).__name__}: {text}"

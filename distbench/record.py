@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import math
@@ -21,6 +22,8 @@ from distbench.launch import Launch
 
 SCHEMA = 1
 RESULTS = "results.jsonl"
+PER_RANK = ("rank_s", "start_s", "phases_s")
+"""What `samples` holds for each rank."""
 _LONGEST_LINE = 1_000_000  # characters: a longer line's per-rank samples go to a file beside it
 
 
@@ -30,10 +33,16 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.path = folder / RESULTS
         self._lock = threading.Lock()
+        self._file: tuple[int, int] | None = None
+        """Which file holds the records so far: its device and inode."""
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write one line and wait until the disk has it. Raises OSError where that fails."""
+        """Write one line and wait until the disk has it. Raises OSError where that fails, and where the records before
+        this one are there no more: Hydra makes a removed folder anew, and nothing would tell that they are lost.
+        """
         with self._lock:
+            if self._file is not None and self._file != _identity(self.path):
+                raise OSError(errno.ENOENT, "the file that holds the earlier records was removed or replaced")
             line = to_line(record)
             if len(line) > _LONGEST_LINE and record["samples"] is not None:
                 line = to_line(self._without_samples(record))
@@ -43,11 +52,12 @@ class Journal:
                 file.write(line.encode(errors="backslashreplace"))  # bytes of the command line that are not UTF-8
                 file.flush()
                 os.fsync(file.fileno())
+            self._file = _identity(self.path)
 
     def _without_samples(self, record: dict[str, Any]) -> dict[str, Any]:
         name = f"samples-{record['cell']}-{time.time_ns()}.json"
         samples, telemetry = record["samples"], record.get("telemetry")
-        beside = {key: samples[key] for key in ("rank_s", "phases_s")}
+        beside = {key: samples[key] for key in PER_RANK if key in samples}
         summary = {key: value for key, value in samples.items() if key not in beside}
         if telemetry:
             beside["telemetry_series"] = [rank["series"] for rank in telemetry]
@@ -55,6 +65,14 @@ class Journal:
             record = record | {"telemetry": telemetry}
         (self.path.parent / name).write_text(to_line(beside))
         return record | {"samples": summary | {"file": name}}
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        told = path.stat()
+    except OSError:
+        return None
+    return told.st_dev, told.st_ino
 
 
 def _ends_a_line(file: IO[bytes]) -> bool:
@@ -78,18 +96,19 @@ def to_line(record: dict[str, Any]) -> str:
 def read(path: Path) -> list[dict[str, Any]]:
     """A cell's last line each (of each of its launches, where they are repeated), in the order of their first.
 
-    What is no record (a broken last line) is skipped.
+    What is no record (half a line that a killed run left) is skipped, and stderr says so.
     """
-    return parse(path.read_bytes())
+    return parse(path.read_bytes(), path)
 
 
-def parse(content: bytes) -> list[dict[str, Any]]:
-    """`read`, from the bytes of results.jsonl."""
+def parse(content: bytes, path: Path = Path(RESULTS), first: int = 1) -> list[dict[str, Any]]:
+    """`read`, from bytes; `path` names them and `first` is the number of their first line in it."""
     latest: dict[tuple[str, int], dict[str, Any]] = {}
-    for line in content.split(b"\n"):
+    for number, line in enumerate(content.split(b"\n"), first):
         try:
-            record = json.loads(line)
+            record = json.loads(line) if line else None
         except ValueError:  # of JSON or of UTF-8
+            print(f"distbench: {path}: line {number} is no record (a run was killed there?): skipped", file=sys.stderr)
             continue
         if isinstance(record, dict) and "cell" in record:
             latest[record["cell"], record.get("repeat") or 0] = record

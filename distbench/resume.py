@@ -89,8 +89,9 @@ def past_of(folder: Path, since: int | None = None) -> Past:
     path = folder / record.RESULTS
     content = path.read_bytes() if path.exists() else b""
     past.since = len(content) if since is None else since
-    past.before = {told["cell"]: told for told in record.parse(content[: past.since])}
-    past.restarted = {told["cell"]: told for told in record.parse(content[past.since :])}
+    past.before = {told["cell"]: told for told in record.parse(content[: past.since], path)}
+    own, first = content[past.since :], content[: past.since].count(b"\n") + 1
+    past.restarted = {told["cell"]: told for told in record.parse(own, path, first)}
     return past
 
 

@@ -33,6 +33,8 @@ class Unit:
         self.calls: list[Product] = []
         """The product's pieces, where C is cut."""
         self.streams: list[torch.cuda.Stream] = []
+        self.around: Callable[[str, Product], Product] | None = None
+        """Put around each phase in a profiled run."""
 
     def allocate(self) -> None:
         """A [batch, m, k] and B [batch, k, n] of this part, on its device."""
@@ -81,7 +83,8 @@ class Unit:
         phases.append(("gemm", self.multiply))
         if collects:
             phases.append(("collect", self.collect.run))
-        return phases
+        around = self.around
+        return phases if around is None else [(name, around(name, call)) for name, call in phases]
 
     def context(self) -> AbstractContextManager[Any]:
         """The device and the stream that this part's work goes to."""

@@ -19,7 +19,7 @@ from distbench.alive import Watch
 from distbench.dtypes import wire
 from distbench.join import open_store
 from distbench.launch import Launch
-from distbench.member import Member, lone_copies, this_member
+from distbench.member import Member, lone_copies, reason_of, this_member
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +62,7 @@ class World:
             return
         store, self.launch = open_store(self.launch, self.watch)
         self.watch.launch = self.launch
+        self.watch.enter("join")  # a rank that is behind here has the store, but does not come to the others
         dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=_FOREVER)
         own = this_member(self.launch)
         self.members = [Member(**told) for told in self.gather_json(vars(own))]
@@ -170,6 +171,7 @@ class World:
         """
         self.watch.enter(stage)
         result, failure = self.guarded(stage, step)
+        self.watch.progress()
         self.agree(failure)
         assert result is not None or failure is None
         return result  # type: ignore[return-value]
@@ -180,7 +182,7 @@ class World:
             return step(), None
         except Exception as error:  # any failure of a step is the cell's failure, never the run's
             broke_data = _is_peer_loss(error)
-            failure = {"rank": self.rank, "stage": stage, "reason": _reason(error), "follows": broke_data}
+            failure = {"rank": self.rank, "stage": stage, "reason": reason_of(error), "follows": broke_data}
             traceback.clear_frames(error.__traceback__)  # frames keep tensors and groups alive
         self.drop_data()
         return None, failure
@@ -223,13 +225,6 @@ class World:
             operation()
         except RuntimeError as error:
             self.watch.lost_connection(error)
-
-
-def _reason(error: Exception) -> str:
-    """One line: an out-of-memory by its own name, anything else by type and first line."""
-    text = (str(error).strip().splitlines() or [""])[0][:300]
-    memory = isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
-    return f"out of memory ({type(error).__name__}: {text})" if memory else f"{type(error).__name__}: {text}"
 
 
 def _is_peer_loss(error: Exception) -> bool:

@@ -1,46 +1,27 @@
-"""distbench report: records as a Markdown page, made from results.jsonl alone."""
+"""Records as a Markdown page, made from results.jsonl alone."""
 
 from __future__ import annotations
 
-import argparse
-import signal
-import sys
-from pathlib import Path
 from typing import Any
 
-from distbench import record
 from distbench.show.methods import methods_table
 from distbench.show.peaks import share_of_peak
+from distbench.show.runs import Run
 from distbench.show.units import rate, seconds
 
 
-def main(arguments: list[str]) -> int:
-    """`distbench report RUN…`: print the page; exit status 2 where a RUN holds no records."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `distbench report … | head` ends quietly
-    parser = argparse.ArgumentParser(prog="distbench report", description="Print the records of runs as Markdown.")
-    parser.add_argument("run", nargs="+", type=Path, help="a run's folder, or a results file")
-    parser.add_argument("--title", default="Results")
-    options = parser.parse_args(arguments)
-    sections = []
-    for run in options.run:
-        path = run / record.RESULTS if run.is_dir() else run
-        try:
-            sections.append(_section(path, record.read(path)))
-        except OSError as error:
-            print(f"distbench: {run}: {error.strerror}; name a run's folder or its results file", file=sys.stderr)
-            return 2
-    print("\n\n".join([f"# {options.title}", *sections]))
-    return 0
+def markdown(runs: list[Run], title: str) -> str:
+    """The page: a section per run."""
+    return "\n\n".join([f"# {title}", *(_section(run) for run in runs)]) + "\n"
 
 
-def _section(path: Path, records: list[dict[str, Any]]) -> str:
-    if not records:
-        return f"## {path.name}\n\nNo records."
+def _section(run: Run) -> str:
+    records = run.records
     first = records[0]
     environment, world = first["environment"], first["world"]
     names = sorted({str(rank["device_name"] or environment["cpu"]) for rank in world["ranks"]})
     lines = [
-        f"## {path.stem}",
+        f"## {run.name}",
         "",
         f"{world['size']} ranks ({world['launcher']}, {world['backend']}) on {', '.join(names)}; torch "
         f"{environment['torch']}, CUDA {environment['cuda']}, Python {environment['python']}, "

@@ -118,8 +118,28 @@ def _facts(record: dict[str, Any]) -> list[str]:
     if result.get("energy_per_sample_j"):
         watts = f"{result['tflops_per_watt'] * 1e3:.4g} GFLOP/s per watt"
         lines.append(f"{result['energy_per_sample_j']:.4g} J a sample, {watts}")
+    lines += _trace(record.get("trace"))
     if record["samples"]["clock_error_s"] > 0:
         lines.append(f"the hosts' clocks are known to ± {seconds(record['samples']['clock_error_s'])}")
+    return lines
+
+
+def _trace(trace: dict[str, Any] | None) -> list[str]:
+    if trace is None:
+        return []
+    what = "kernel" if trace["of"] == "kernels" else "product"
+    lines = [f"trace of {trace['samples']} more samples: {trace['files'][0]}, and one file a rank"]
+    lines += [f"trace elsewhere: {place}" for place in trace["elsewhere"]]
+    if trace["gap_s"] is not None:
+        lines.append(f"no {what} ran for {seconds(trace['gap_s'])} ({trace['gap_share']:.1%}) between first and last")
+    if trace["overlap_share"] is not None:
+        lines.append(f"copies overlapped {what}s for {trace['overlap_share']:.1%} of their time")
+    if trace["kernels_per_stream"]:
+        count = sum(trace["kernels_per_stream"].values())
+        lines.append(f"{count} kernels on {len(trace['kernels_per_stream'])} streams")
+    if trace["launch_delay_s"]:
+        delay = trace["launch_delay_s"]
+        lines.append(f"launch to kernel {seconds(delay['median'])} median, {seconds(delay['max'])} at most")
     return lines
 
 

@@ -45,7 +45,7 @@ def test_the_gallery_methods_are_a_row_each_and_what_this_machine_lacks_is_skipp
     assert [len(rank["parts"]) for rank in threads["world"]["ranks"]] == [3, 0, 0]
     table = result.stdout[result.stdout.index("a query of 256") :]
     assert "1 x  yes       41.74 s, 2.94 s" in table
-    report = run(["report", str(result.folders[0])])
+    report = run(["report", "--format=md", str(result.folders[0])])
     assert table.splitlines()[2].strip() in report.stdout
 
 

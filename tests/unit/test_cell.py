@@ -192,7 +192,7 @@ def test_an_engine_that_raises_fails_the_cell_with_rank_stage_and_reason(
 def test_what_does_not_fit_is_refused_before_it_is_allocated_with_the_size_that_would(world: World) -> None:
     record = run(world, config(workload=Workload("huge", 1, 2**39, 20, 10, DType.float64)))
     assert record["status"] == "failed"
-    assert record["reason"].startswith("does not fit: needs ")
+    assert record["reason"].startswith("workload.m=549755813888: does not fit: needs ")
     assert "the largest m that fits is " in record["reason"]
     assert record["world"]["ranks"][0]["shard"]["m"] == 2**39
 

@@ -35,13 +35,14 @@ ROWS = {"none", "host", "gather", "all_gather"}
 COLLECTS = {
     "none": {"none", "host"},
     "batch": ROWS,
-    "m": ROWS,
+    "m": ROWS | {"topk"},
     "n": ROWS,
     "k": {"none", "reduce", "reduce_scatter", "all_reduce"},
 }
 PATHS = {
     "none": {"auto", "in_place"},
-    "host": {"auto", "in_place", "pinned", "shared"},
+    "host": {"auto", "in_place", "fresh", "pageable", "pinned", "pipelined", "shared"},
+    "topk": {"auto", "collective"},
     "gather": {"auto", "collective", "p2p", "shared"},
     "all_gather": {"auto", "collective", "p2p", "shared"},
     "reduce": {"auto", "collective"},
@@ -105,7 +106,10 @@ def test_every_collect_and_path_that_is_legal_has_an_implementation() -> None:
 
     for collect, paths in PATHS.items():
         for path, device in itertools.product(paths, (Device.cpu, Device.cuda)):
-            assert (CollectName(collect), resolve_path(CollectName(collect), Path(path), device)) in TABLE
+            assert (
+                CollectName(collect),
+                resolve_path(Config(collect=CollectName(collect), path=Path(path)), device),
+            ) in TABLE
 
 
 @pytest.mark.parametrize("name", ["batch", "m", "n", "k"])

@@ -5,22 +5,25 @@ from __future__ import annotations
 import gc
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from distbench import measure as loop
-from distbench.config import Measure, Start
-from distbench.measure import Samples, Timed, measure
-from distbench.timed import timed_path
+from distbench.config import Drive, Measure, Start
+from distbench.drives import DRIVES
+from distbench.measure import Samples, measure
+from distbench.timed import Timed
 from distbench.world import CellFailed, World
 
 MS = 10**6  # nanoseconds
 
 
 def samples_of(spans: list[float], ranks: int = 2) -> Samples:
-    kept = Samples(rank_s=[[] for _ in range(ranks)], phases_s={"gemm": [[] for _ in range(ranks)]})
+    rank_s, start_s, gemm_s = ([[] for _ in range(ranks)] for _ in range(3))
+    kept = Samples(rank_s=rank_s, start_s=start_s, phases_s={"gemm": gemm_s})
     kept.span_s = list(spans)
     return kept
 
@@ -36,6 +39,7 @@ def test_the_span_is_from_the_earliest_start_to_the_latest_end() -> None:
     assert samples.span_s == [0.015]
     assert samples.start_skew_s == [0.001]
     assert samples.rank_s == [[0.010], [0.014]]
+    assert samples.start_s == [[0.0], [0.001]]
     assert samples.phases_s == {"gemm": [[0.007], [0.009]]}
 
 
@@ -44,6 +48,7 @@ def test_another_hosts_clock_is_brought_to_rank_0s_before_times_are_compared() -
     loop._keep(samples, ("gemm",), [row(10, 20), row(1010, 1021)], [0, -1000 * MS], None)
     assert samples.span_s == [0.011]
     assert samples.rank_s[1] == [0.011]
+    assert samples.start_s == [[0.0], [0.0]]
 
 
 @pytest.mark.parametrize(
@@ -187,13 +192,18 @@ def test_work_that_fails_ends_the_cell_with_its_reason_and_collects_garbage_agai
     assert gc.isenabled()
 
 
+def path_of(parts: list[tuple[str, Any]], *drives: Drive) -> Timed:
+    unit = SimpleNamespace(device=torch.device("cpu"), parts=lambda collects: parts, collect=None, streams=[])
+    return DRIVES[drives[0]]([unit], True)  # type: ignore[list-item]
+
+
 def test_the_parts_of_the_timed_path_run_in_order_and_their_times_add_up() -> None:
     order: list[str] = []
 
     def part(name: str, duration_s: float) -> tuple[str, Any]:
         return name, lambda: (order.append(name), time.sleep(duration_s))
 
-    timed = timed_path([part("h2d", 0.002), part("gemm", 0.006), part("collect", 0.0)], torch.device("cpu"))
+    timed = path_of([part("h2d", 0.002), part("gemm", 0.006), part("collect", 0.0)], Drive.process)
     began = time.monotonic_ns()
     timed.run()
     whole_ns = time.monotonic_ns() - began
@@ -204,3 +214,10 @@ def test_the_parts_of_the_timed_path_run_in_order_and_their_times_add_up() -> No
     assert gemm >= 6 * MS
     assert collect >= 0
     assert h2d + gemm + collect <= whole_ns
+
+
+def test_a_rank_that_stands_aside_starts_nothing_and_shifts_nobodys_start() -> None:
+    samples = samples_of([], ranks=3)
+    assert loop._keep(samples, ("gemm",), [[1, 0, 0, 0], row(10, 20), row(11, 25)], [0, 0, 0], None)
+    assert samples.start_s == [[0.0], [0.0], [0.001]]
+    assert samples.span_s == [0.015]

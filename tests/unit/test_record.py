@@ -168,3 +168,21 @@ def test_the_environment_says_what_the_numbers_were_made_with(monkeypatch: pytes
     assert {"distbench", "torch", "numpy", "python", "cuda", "nccl", "host", "cpu", "cores", "kernel"} <= told.keys()
     assert told["variables"]["OMP_PROC_BIND"] == "close"
     assert "do not tell" not in to_line(told)
+
+
+def test_a_reader_names_the_line_that_is_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / record.RESULTS
+    path.write_bytes(b'{"cell": "a"}\n{"cell": "b", "sta')
+    assert read(path) == [{"cell": "a"}]
+    told = capsys.readouterr().err
+    assert f"{path}: line 2 is no record" in told
+    assert told.count("\n") == 1
+
+
+def test_records_that_were_removed_under_a_run_are_not_replaced_in_silence(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(cell("a"))
+    journal.path.unlink()
+    with pytest.raises(OSError, match="was removed"):
+        journal.append(cell("b"))
+    assert not journal.path.exists()

@@ -185,7 +185,7 @@ def test_a_right_product_passes_however_it_is_split_and_collected(split: Split, 
         assert_right(Case(dtype, 40, split=split, collect=collect, batch=4, m=13, n=11, world=world))
 
 
-@pytest.mark.parametrize("engine", EngineName, ids=str)
+@pytest.mark.parametrize("engine", [EngineName.torch, EngineName.numpy], ids=str)
 def test_a_right_product_of_each_engine_passes(engine: EngineName) -> None:
     numpys = [dtype for dtype, facts in FACTS.items() if facts.in_numpy]
     assert len(numpys) == 5

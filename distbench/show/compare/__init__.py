@@ -1,0 +1,1 @@
+"""distbench compare: is NEW slower than BASE?"""

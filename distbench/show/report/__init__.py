@@ -1,0 +1,1 @@
+"""distbench report: records as a page, a table or a screen."""
