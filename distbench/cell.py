@@ -20,6 +20,7 @@ from distbench.config import (
     ConfigError,
     Device,
     Drive,
+    Lacking,
     Path,
     Profile,
     Split,
@@ -86,6 +87,8 @@ class Cell:
         self.timed: Timed | None = None
         self.settings: dict[str, Any] = {}
         self.telemetry: list[dict[str, Any]] | None = None
+        self.init: dict[str, float] = {}
+        """Seconds of the slowest rank: fill_s, A and B made on the device; init_host_s, A made on the host and copied."""
         self.refused = False
         """It cannot be done here, and nothing was allocated: a single cell is then refused instead of recorded."""
         self.began = time.monotonic()
@@ -108,6 +111,9 @@ class Cell:
         except Wrong as wrong:
             return self.record("wrong", f"wrong result: {wrong}", verification=wrong.verification)
         except Unsupported as error:
+            return self.record("skipped", str(error))
+        except Lacking as error:
+            self.refused = not self.units
             return self.record("skipped", str(error))
         except ConfigError as error:
             self.refused = not self.units
@@ -156,6 +162,7 @@ class Cell:
             "setup_s": setup_s,
             "first_s": first_s,
             "barrier_s": barrier_cost_s(self.world),
+            **self.init,
             **telemetry.energy(self.telemetry or [], place.ranks, plan.flop),
         }
         told = self.record("ok", None, samples=samples, result=outcome, verification=verification)
@@ -256,7 +263,17 @@ class Cell:
         ]
         self.units = [Unit(site, self.config, device) for site, device in sites]
         self._each("allocate", Unit.allocate)
-        self._each("fill", lambda unit: unit.fill(place.threads, lambda share: self.tell("progress", share)))
+        if self.config.measure.host_init:
+            self._took("init_host_s", Unit.fill_from_host)
+        self._took("fill_s", lambda unit: unit.fill(place.threads, lambda share: self.tell("progress", share)))
+
+    def _took(self, name: str, step: Callable[[Unit], object]) -> None:
+        """`_each` of the fill stage, and how long the slowest rank took until its devices were done."""
+        begin = time.monotonic()
+        self._each("fill", step)
+        self._each("fill", Unit.settle)
+        own_s = time.monotonic() - begin
+        self.init[name] = max(self.world.gather_json(own_s))
 
     def _connect(self, place: Place) -> None:
         if self.world.size > 1 and self.config.drive is Drive.process:

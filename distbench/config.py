@@ -28,6 +28,10 @@ class ConfigError(ValueError):
         self.key, self.shown, self.allowed = key, str(shown), allowed
 
 
+class Lacking(ConfigError):
+    """This machine lacks what the cell needs: in a sweep it is skipped, and the others go on."""
+
+
 class Named(Enum):
     """An enum whose members print as they are written in YAML."""
 
@@ -185,6 +189,8 @@ class Measure:
     target_rel_ci: float = 0.01
     """Stop when the half-width of the median's 95 % interval is at most this share of the median."""
     start: Start = Start.auto
+    host_init: bool = False
+    """Also time, once, A made by numpy's generator on the host and copied to the device; the fill then writes over it."""
 
 
 @dataclass

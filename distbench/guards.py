@@ -56,6 +56,11 @@ class Case:
     def on_gpu(self) -> bool:
         return bool(self.config["device"] == "cuda")
 
+    def devices_of(self, rank: int) -> int:
+        """Distinct devices that a rank drives; 0 where it stands aside (drive=loop and threads)."""
+        parts = self.ranks[rank].get("parts")
+        return 1 if parts is None else len({part["device_uuid"] or part["part"] for part in parts})
+
     def gpus(self) -> list[tuple[int, dict[str, Any]]]:
         """(rank, telemetry) of the ranks whose GPU told its state."""
         return [(rank, told["gpu"]) for rank, told in enumerate(self.telemetry or []) if told["gpu"] is not None]
@@ -117,6 +122,8 @@ def _copy_above_link(case: Case) -> Iterator[Warned]:
         raise Unknown("copies on the CPU cross no link")
     links = {rank: gpu["link_gb_per_s"] for rank, gpu in case.gpus()}
     for rank, told in enumerate(case.ranks):
+        if not (devices := case.devices_of(rank)):
+            continue
         link = links.get(rank)
         if not link or any(name in (told["device_name"] or "") for name in _NO_PCIE):
             raise Unknown(f"the link of rank {rank}'s device is unknown")
@@ -124,9 +131,9 @@ def _copy_above_link(case: Case) -> Iterator[Warned]:
             shard = told["shard"]
             moved = sum(shard["batch"] * shard[rows] * shard[columns] for rows, columns in blocks) * case.itemsize
             seconds = median(case.samples["phases_s"][phase][rank])
-            share = moved / seconds / 1e9 / link if seconds > 0 else float("inf") if moved else 0.0
+            share = moved / seconds / 1e9 / (link * devices) if seconds > 0 else float("inf") if moved else 0.0
             if share > case.limits.link_ratio:
-                text = f"rank {rank} copied {moved} bytes in {seconds:.3g} s: more than its link's {link:.3g} GB/s"
+                text = f"rank {rank} copied {moved} bytes in {seconds:.3g} s: more than its link's {link * devices:.3g} GB/s"
                 value = share if seconds > 0 else None
                 yield Warned("copy_above_link", value, case.limits.link_ratio, text, impossible=True)
 
@@ -135,11 +142,13 @@ def _span_below_device_time(case: Case) -> Iterator[Warned]:
     phases = case.samples["phases_s"]
     worst, worst_rank = 0.0, 0
     for rank, times in enumerate(case.samples["rank_s"]):
-        if not case.ranks[rank].get("parts", True):
-            continue  # it stands aside: rank 0 drives its device
+        if not case.devices_of(rank):
+            continue
+        # A phase is told by the device where it lasts longest: of several devices' phases the sum is nobody's time.
+        overlap = case.samples.get("phases_overlap") or len(case.ranks[rank].get("parts") or [0]) > 1
         for index, whole_s in enumerate(times):
             parts = [per_rank[rank][index] for per_rank in phases.values()]
-            device_s = max(parts) if case.samples.get("phases_overlap") else sum(parts)
+            device_s = max(parts) if overlap else sum(parts)
             share = (device_s - _EVENT_SLACK_S) / whole_s if whole_s > 0 else float("inf")
             if share > worst:
                 worst, worst_rank = share, rank

@@ -58,6 +58,9 @@ class Leader:
         self.journal: Journal | None = None
         self.past: resume.Past | None = None
         self.bad: list[str] = []
+        self.lacking: list[str] = []
+        """Why cells were skipped that this machine cannot run."""
+        self.good = 0
         self.stopped = False
         self.in_cell = False
 
@@ -74,6 +77,8 @@ class Leader:
         run_hydra(self.task, self.arguments, self.past.folder if self.past else None)
         if self.journal is not None and self.journal.path.exists():
             self.console.finish(self.journal.path)
+        if self.lacking and not self.good:
+            self.bad += self.lacking  # nothing was measured: no success
         if self.bad:
             write_error_file(self.bad[0])
         return 1 if self.bad else 0
@@ -119,6 +124,7 @@ class Leader:
         self.console.begin(None, job_label(self.arguments))
         self.console.show_standing(standing)
         if standing["status"] == "ok":
+            self.good += 1
             rate: float = standing["result"]["tflops"]
             return rate
         self.bad.append(standing["reason"])
@@ -149,7 +155,11 @@ class Leader:
         self._append(record)
         self.world.watch.on_end = None
         self.console.show(record)
-        if record["status"] != "ok":
+        if record["status"] == "ok":
+            self.good += 1
+        elif record["status"] == "skipped":
+            self.lacking.append(record["reason"])
+        else:
             self.bad.append(record["reason"])
             self.stopped = config.run.stop_on_failure
         rate: float | None = record["result"]["tflops"] if record["status"] == "ok" else None

@@ -194,7 +194,8 @@ def _keep(
     samples.start_skew_s.append((max(starts) - min(starts)) / 1e9)
     for rank, row in enumerate(rows):
         samples.rank_s[rank].append((row[2] - row[1]) / 1e9)
-        samples.start_s[rank].append((starts[rank] - min(starts)) / 1e9)
+        began_ns = row[1] + offsets[rank] if row[2] else min(starts)  # a rank that stands aside starts nothing
+        samples.start_s[rank].append((began_ns - min(starts)) / 1e9)
         for index, name in enumerate(names):
             samples.phases_s[name][rank].append(row[3 + index] / 1e9)
     return True

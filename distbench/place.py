@@ -14,7 +14,7 @@ import psutil
 
 from distbench import clock, cores
 from distbench import devices as devices_of
-from distbench.config import Backend, Config, ConfigError, Device, Drive, EngineName
+from distbench.config import Backend, Config, ConfigError, Device, Drive, EngineName, Lacking
 from distbench.plan import Room
 from distbench.world import World
 
@@ -48,13 +48,14 @@ def find_place(world: World, config: Config) -> Place:
     facts = world.gather_json(told)
     for fact in facts:
         if "refused" in fact:
-            raise ConfigError(*fact["refused"])
+            raise (Lacking if fact["lacking"] else ConfigError)(*fact["refused"])
     devices = {fact["kind"] for fact in facts}
     if "missing" in devices:
         bare = [str(rank) for rank, fact in enumerate(facts) if fact["kind"] == "missing"]
-        raise ConfigError(
-            "device", config.device, f"no CUDA device on rank {', '.join(bare[:8])}: use device=cpu or auto"
-        )
+        where = f"no CUDA device on rank {', '.join(bare[:8])}"
+        if config.device is Device.auto:  # nobody asked for a GPU by name: the engine needs one
+            raise Lacking("engine", config.engine, f"computes on a GPU, and there is {where}")
+        raise ConfigError("device", config.device, f"{where}: use device=cpu or auto")
     if len(devices) > 1:
         raise ConfigError("device", config.device, "some ranks have a CUDA device and some have none: use device=cpu")
     device = Device(devices.pop())
@@ -110,7 +111,7 @@ def _facts_or_refusal(world: World, config: Config) -> dict[str, Any]:
     try:
         return _facts(world, config)
     except ConfigError as error:
-        return {"refused": [error.key, error.shown, error.allowed]}
+        return {"refused": [error.key, error.shown, error.allowed], "lacking": isinstance(error, Lacking)}
 
 
 def _facts(world: World, config: Config) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def _facts(world: World, config: Config) -> dict[str, Any]:
         import torch
 
         if config.engine is EngineName.cupy and find_spec("cupy") is None:
-            raise ConfigError("engine", config.engine, "CuPy is not installed here: pip install 'distbench[cupy]'")
+            raise Lacking("engine", config.engine, "CuPy is not installed here: pip install 'distbench[cupy]'")
         facts["gpus"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
         needs = config.device is Device.cuda or config.engine is EngineName.cupy
         facts["kind"] = "cuda" if facts["gpus"] else ("missing" if needs else "cpu")

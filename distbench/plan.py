@@ -14,6 +14,7 @@ from distbench.config import (
     Device,
     DType,
     Fill,
+    Lacking,
     Layout,
     Path,
     Split,
@@ -194,9 +195,9 @@ def refuse_path(config: Config, hosts: int, device: Device, backend: Backend) ->
     if config.path is Path.p2p and on_gpu and backend is Backend.gloo:
         raise ConfigError("path", config.path, "gloo sends and receives host memory only: use collective or shared")
     if config.path in (Path.pinned, Path.pipelined) and not on_gpu:
-        raise ConfigError("path", config.path, "page-locked memory is for copies from a GPU: use in_place or shared")
+        raise Lacking("path", config.path, "page-locked memory is for copies from a GPU: use in_place or shared")
     if (config.streams > 1 or config.stream is not Stream.default) and not on_gpu:
-        raise ConfigError("streams", config.streams, "streams are a GPU's, and this cell runs on the CPU")
+        raise Lacking("streams", config.streams, "streams are a GPU's, and this cell runs on the CPU")
     if config.collect is CollectName.host and config.path is Path.in_place and on_gpu:
         raise ConfigError("path", config.path, "C is in the GPU's memory, not the host's: use pinned or shared")
 

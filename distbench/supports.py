@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distbench.config import Config, ConfigError, Device, Split
+from distbench.config import Config, ConfigError, Device, Lacking, Split
 from distbench.dtypes import FACTS, NEEDS_BLACKWELL
 from distbench.layout import extent
 from distbench.operands import layout_of
@@ -14,7 +14,7 @@ _FLOAT8 = (("n", 16, 16), ("k", 16, 16))
 _ALIGNED_PADDING = 16
 
 
-class Unsupported(ConfigError):
+class Unsupported(Lacking):
     """A dtype that the device lacks: the cell is skipped."""
 
 

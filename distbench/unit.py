@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distbench import operands
 from distbench.collects.base import Collect, Piece, Site
-from distbench.config import Config, Split, Stream, Upload
+from distbench.config import Config, EngineName, Split, Stream, Upload
 from distbench.data import fill_block
 from distbench.dtypes import FACTS, poison
 from distbench.layout import extent
@@ -50,6 +50,24 @@ class Unit:
         uploaded = {Upload.none: [], Upload.b: [self.b], Upload.ab: [self.a, self.b]}[w.upload]
         there = [operands.stored(operand) for operand in uploaded]
         self.sources = [(operand, _host_copy(operand)) for operand in there]
+
+    def fill_from_host(self) -> None:
+        """A made by numpy's generator on the host and copied to the device: the usual way, for comparison only."""
+        import numpy as np
+        import torch
+
+        generator = np.random.RandomState(self.config.workload.seed % 2**32)  # np.random.rand's generator
+        for entry in self.a:
+            drawn = torch.from_numpy(generator.random_sample(entry.shape))
+            # torch.tensor(array) is a copy on the host before the one to the device; CuPy makes none.
+            entry.copy_(drawn.clone() if self.config.engine is EngineName.torch else drawn)
+
+    def settle(self) -> None:
+        """Wait until the device has done what it was given."""
+        import torch
+
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def prepare(self, engine: Any) -> None:
         """Make the product: the engine's call, or one call per piece where C is cut."""

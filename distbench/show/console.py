@@ -18,6 +18,7 @@ from rich.text import Text
 
 from distbench import __version__
 from distbench.config import Config
+from distbench.show.methods import methods_table
 from distbench.show.result import result_lines
 from distbench.show.units import rate, seconds
 
@@ -45,6 +46,8 @@ class Console:
         self.stage = ""
         self.stage_began = self.drawn = time.monotonic()
         self.columns_shown = False
+        self.records: list[dict[str, Any]] = []
+        """A sweep's, less their samples: for the tables at its end."""
 
     def begin(self, config: Config | None, label: str) -> None:
         """A cell starts."""
@@ -92,6 +95,7 @@ class Console:
         self._safely(lambda: self.out.print(Text(f"note: {text}", style="yellow")))
 
     def _show_standing(self, record: dict[str, Any]) -> None:
+        self._keep(record)
         self._end_stage()
         if self.sweeping:
             self._row(record, "kept" if record["status"] == "ok" else record["status"])
@@ -99,7 +103,12 @@ class Console:
             told = rate(record["result"]["tflops"]) if record["status"] == "ok" else record["reason"]
             self.out.print(f"has its record already: {record['status']}, {told}", markup=False)
 
+    def _keep(self, record: dict[str, Any]) -> None:
+        if self.sweeping:
+            self.records.append({key: value for key, value in record.items() if key != "samples"})
+
     def _show(self, record: dict[str, Any]) -> None:
+        self._keep(record)
         self._end_stage()
         self.stage = ""
         if self.sweeping:
@@ -115,6 +124,8 @@ class Console:
     def _finish(self, results: Path) -> None:
         if self.best is not None:
             self.out.print(f"best: {rate(self.best[0])}, {self.best[1]}", markup=False)
+        for line in methods_table(self.records):
+            self.out.print(line, markup=False)
         shown = results.relative_to(Path.cwd()) if results.is_relative_to(Path.cwd()) else results
         self.out.print(f"results: {shown}", markup=False)
 

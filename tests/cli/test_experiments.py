@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers import run
+from helpers import run, torchrun
 
 pytestmark = pytest.mark.usefixtures("in_tmp")
 SEARCH = ["-m", "+experiment=best_square", "hydra.sweeper.n_trials=3", "measure.max_time_s=1"]
@@ -30,3 +30,25 @@ def test_a_failed_size_is_a_failed_trial_and_the_search_goes_on(in_tmp: Path) ->
     best = max((r["result"]["tflops"], r["config"]["workload"]["n"]) for r in result.records if r["status"] == "ok")
     (folder,) = result.folders
     assert f"workload.n: {best[1]}\n" in (folder / "optimization_results.yaml").read_text()
+
+
+def test_the_gallery_methods_are_a_row_each_and_what_this_machine_lacks_is_skipped(in_tmp: Path) -> None:
+    command = ["--multirun", "+experiment=gallery_methods", "workload.m=3000", "measure.max_time_s=1"]
+    result = run(command, torchrun(3), timeout_s=300)
+    assert result.returncode == 0, result.stderr
+    assert result.statuses == ["ok", "ok", "skipped", "skipped", "ok", "skipped", "skipped", "ok", "ok"]
+    loop, threads, cupy, _, process, pinned, *_ = result.records
+    assert "CuPy" in cupy["reason"] or "no CUDA device" in cupy["reason"]
+    assert "page-locked" in pinned["reason"]
+    assert loop["result"]["init_host_s"] > 0
+    assert "init_host_s" not in process["result"]
+    assert [len(rank["parts"]) for rank in threads["world"]["ranks"]] == [3, 0, 0]
+    table = result.stdout[result.stdout.index("a query of 256") :]
+    assert "1 x  yes       41.74 s, 2.94 s" in table
+    report = run(["report", "--format=md", str(result.folders[0])])
+    assert table.splitlines()[2].strip() in report.stdout
+
+
+def test_a_sweep_of_which_nothing_can_run_here_is_no_success(in_tmp: Path) -> None:
+    result = run(["--multirun", "+experiment=stream_kinds", "workload.m=3000"])
+    assert (result.returncode, result.statuses) == (1, ["skipped"] * 3)

@@ -47,7 +47,8 @@ def nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def test_the_groups_hold_the_files_that_the_tests_below_go_through() -> None:
     assert {"gallery", "gallery_small", "batched", "square", "mlp_column", "mlp_row"} <= set(files("workload"))
-    assert {"gpu", "sizes"} <= set(files("experiment"))
+    assert {"torch_loop", "cupy_threads", "pipelined", "topk"} <= set(files("method"))
+    assert {"gpu", "sizes", "gallery_methods", "streams", "stream_kinds", "drives"} <= set(files("experiment"))
     assert {"default", "quick", "thorough"} <= set(files("measure"))
 
 
@@ -59,6 +60,17 @@ def test_a_workload_file_composes_checks_and_bears_its_own_name(name: str) -> No
 @pytest.mark.parametrize("name", files("experiment"))
 def test_an_experiment_file_composes_and_checks(name: str) -> None:
     assert composed(f"+experiment={name}") != composed()
+
+
+@pytest.mark.parametrize("name", files("method"))
+def test_a_method_file_composes_and_checks_in_its_experiment(name: str) -> None:
+    plain = composed("+experiment=gallery_methods")
+    assert composed(f"+method={name}", "+experiment=gallery_methods") != plain
+
+
+def test_the_gallery_methods_sweep_every_method_file() -> None:
+    told = (CONF / "experiment/gallery_methods.yaml").read_text()
+    assert set(told.partition("+method: ")[2].strip().split(",")) == set(files("method"))
 
 
 @pytest.mark.parametrize("name", files("measure"))

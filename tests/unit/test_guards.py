@@ -314,3 +314,31 @@ def test_a_gpu_whose_state_nobody_saw_is_not_healthy(on_gpus: dict[str, Any], st
 def test_every_guard_has_fired_in_a_test_of_this_file() -> None:
     source = Path(__file__).read_text()
     assert all(f'"{name}"' in source for name in guards.GUARDS)
+
+
+def test_a_rank_that_stands_aside_is_not_judged_by_its_times(healthy: dict[str, Any]) -> None:
+    for series in (healthy["samples"]["rank_s"], healthy["samples"]["phases_s"]["gemm"]):
+        series[1] = [0.0] * 40
+    assert "span_below_device_time" in names(healthy)  # as a rank that drives a device
+    healthy["world"]["ranks"][1]["parts"] = []
+    assert names(healthy) == []
+
+
+def test_the_phases_of_several_devices_of_one_process_are_not_added_up(healthy: dict[str, Any]) -> None:
+    healthy["samples"]["phases_s"]["collect"] = copy.deepcopy(healthy["samples"]["phases_s"]["gemm"])
+    for rank in ranks(healthy):
+        rank["parts"] = [rank["parts"][0] | {"part": number} for number in range(2)]
+    assert names(healthy) == []
+
+
+def test_several_devices_have_a_link_each(on_gpus: dict[str, Any]) -> None:
+    workload = on_gpus["config"]["workload"]
+    workload["upload"], workload["k"], workload["n"] = "b", 1000, 1000
+    seconds = 8e6 / 63e9 / 1.5  # half as fast again as one link
+    on_gpus["samples"]["phases_s"]["h2d"] = [[seconds] * 40 for _ in range(RANKS)]
+    for rank in ranks(on_gpus):
+        rank["shard"] = {"batch": 1, "m": 1, "n": 1000, "k": 1000}
+    assert names(on_gpus) == ["copy_above_link"] * RANKS
+    for rank in ranks(on_gpus):
+        rank["parts"] = [rank["parts"][0] | {"part": number, "device_uuid": f"GPU-{number}"} for number in range(2)]
+    assert names(on_gpus) == []

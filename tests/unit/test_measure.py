@@ -214,3 +214,10 @@ def test_the_parts_of_the_timed_path_run_in_order_and_their_times_add_up() -> No
     assert gemm >= 6 * MS
     assert collect >= 0
     assert h2d + gemm + collect <= whole_ns
+
+
+def test_a_rank_that_stands_aside_starts_nothing_and_shifts_nobodys_start() -> None:
+    samples = samples_of([], ranks=3)
+    assert loop._keep(samples, ("gemm",), [[1, 0, 0, 0], row(10, 20), row(11, 25)], [0, 0, 0], None)
+    assert samples.start_s == [[0.0], [0.0], [0.001]]
+    assert samples.span_s == [0.015]
