@@ -61,6 +61,8 @@ class Leader:
         self.lacking: list[str] = []
         """Why cells were skipped that this machine cannot run."""
         self.good = 0
+        self.refused: str | None = None
+        """Why a cell alone cannot run here."""
         self.stopped = False
         self.in_cell = False
 
@@ -75,6 +77,8 @@ class Leader:
             return self._dry_sweep()
         self.past = self._past()
         run_hydra(self.task, self.arguments, self.past.folder if self.past else None)
+        if self.refused is not None:
+            raise Refused(self.refused)
         if self.journal is not None and self.journal.path.exists():
             self.console.finish(self.journal.path)
         if self.lacking and not self.good:
@@ -149,7 +153,8 @@ class Leader:
         self.in_cell = False
         if cell.refused and not self.sweeping:
             self.world.watch.on_end = None
-            raise Refused(record["reason"])
+            self.refused = record["reason"]  # raised after Hydra, which would print its own lines before it
+            return None
         # If the run ends while the line is written: twice is harmless, "skipped" after it would hide it.
         self.world.watch.on_end = lambda reason, status: journal.append(record)
         self._append(record)

@@ -45,7 +45,7 @@ class _State:
 def install(rank: int) -> None:
     """Patch distbench in this process. Cells whose seed has no fault, or one of another rank, go on as they are."""
     import distbench.cell as module
-    from distbench import verify
+    from distbench import unit, verify
 
     state = _State()
 
@@ -60,11 +60,11 @@ def install(rank: int) -> None:
 
         return call
 
-    def begin(self: Any, world: Any, config: Any, tell: Any) -> None:
+    def begin(self: Any, world: Any, config: Any, *rest: Any) -> None:
         fault = FAULTS.get(config.workload.seed)
         state.fault = fault if fault is not None and fault.rank == rank else None
         state.runs = 0
-        original_init(self, world, config, tell)
+        original_init(self, world, config, *rest)
 
     def run(self: Any) -> Any:
         if here("memory"):
@@ -78,10 +78,10 @@ def install(rank: int) -> None:
             state.limit = None
         original_close(self)
 
-    def product(engine: Any, site: Any, operands: Any, collect: Any) -> Callable[[], object]:
+    def product(self: Any, engine: Any) -> Callable[[], object]:
         if here("product"):
             raise RuntimeError(MESSAGE)
-        multiply = original_product(engine, site, operands, collect)
+        multiply, collect = original_product(self, engine), self.collect
         after = collect.run
 
         def wrapped() -> None:
@@ -101,10 +101,10 @@ def install(rank: int) -> None:
         return wrapped
 
     original_init, original_run, original_close = module.Cell.__init__, module.Cell.run, module.Cell.close
-    original_product = module._product
+    original_product = unit.Unit._product
     module.Cell.__init__, module.Cell.run, module.Cell.close = begin, run, close
-    module._product = product
-    module.fill_block = guarded("fill", module.fill_block)
+    unit.Unit._product = product
+    unit.fill_block = guarded("fill", unit.fill_block)
     verify.expected_part = guarded("expected", verify.expected_part)
     verify.check = guarded("check", verify.check)
 
