@@ -31,7 +31,9 @@ Settings: key=value, in any order; distbench list names the files
   engine, drive                  torch numpy cupy, process loop threads
   device, backend                auto cpu cuda, auto gloo nccl
   measure, threads               default quick thorough, threads per rank
-  run.dry_run, .world, .timeout_s  the plan of any world; when a rank is lost
+  profile                        none torch: a trace of every rank
+  run.resume, .timeout_s         a folder to go on with; when a rank is lost
+  run.dry_run, .world            the plan of any world
 Options: -m sweep  --cfg job  --version  --hydra-help
 Tab completion: eval "$(distbench -sc install=bash)"
 Exit status: 0 right, 1 a cell failed or is wrong, 2 refused at the start"""
