@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from distbench import clock, cores, guards, memory, profiling, record, telemetry
+from distbench import ceilings, clock, cores, guards, memory, profiling, record, telemetry
+from distbench.ceilings import store
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
 from distbench.config import (
@@ -38,7 +39,7 @@ from distbench.measure import Samples, barrier_cost_s, measure
 from distbench.place import Place, find_place, oversubscribed
 from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
 from distbench.rules import check
-from distbench.show.peaks import peak_of
+from distbench.show.peaks import peak_of, share_of_peak
 from distbench.summary import samples_of, summary
 from distbench.supports import Unsupported, refuse_dtype, refuse_shapes
 from distbench.timed import Timed, standing_aside
@@ -87,6 +88,8 @@ class Cell:
         self.timed: Timed | None = None
         self.settings: dict[str, Any] = {}
         self.telemetry: list[dict[str, Any]] | None = None
+        self.ceilings: list[dict[str, Any]] | None = None
+        """What the machine can do, where this cell measures it."""
         self.init: dict[str, float] = {}
         """Seconds of the slowest rank: fill_s, A and B made on the device; init_host_s, A made on the host and copied."""
         self.refused = False
@@ -156,6 +159,9 @@ class Cell:
         if self.config.profile is Profile.torch:
             self._stage("profile")
             self._profiled(place)
+        if self.config.ceilings.measure:
+            self._stage("ceilings")
+            self.ceilings = ceilings.measured(self.world, self.config, place)
         busbw = self._path(place) is Path.collective and self.config.collect is not CollectName.topk
         combined = self.world.attempt("combine", lambda: summary(samples, plan, self.config.collect if busbw else None))
         outcome = combined | {
@@ -166,7 +172,23 @@ class Cell:
             **telemetry.energy(self.telemetry or [], place.ranks, plan.flop),
         }
         told = self.record("ok", None, samples=samples, result=outcome, verification=verification)
-        return guards.judged(told, peak_of(told), self.config.guard)
+        return self._placed_under_ceilings(guards.judged(told, peak_of(told), self.config.guard))
+
+    def _placed_under_ceilings(self, told: dict[str, Any]) -> dict[str, Any]:
+        """The record with the result's share of the measured ceiling, and of the datasheet's peak. Rank 0's counts."""
+        if told["status"] != "ok" or not self.world.is_root:
+            return told
+        here = store.machine(told["world"]["ranks"])
+        place = store.folder(self.config.ceilings.folder)
+        if self.ceilings is not None:
+            told["ceilings_kept"] = store.keep([place, self.folder], here, self.ceilings)
+            own = {"identity": store.identity(here), "time": record.now(), "ceilings": self.ceilings}
+            told["ceiling"] = store.compared(own, told)
+        else:
+            told["ceiling"] = store.compared(store.kept(place, store.identity(here)), told)
+        share = None if told["ceiling"] is None else told["ceiling"]["share"]
+        told["result"] |= {"ceiling_share": share, "datasheet_share": share_of_peak(told)}
+        return told
 
     def record(
         self,
@@ -208,6 +230,7 @@ class Cell:
             "verification": verification,
             "telemetry": self.telemetry,
             "trace": self.trace,
+            "ceilings": self.ceilings,
             "warnings": [],
             "unchecked": [],
             "environment": record.environment()

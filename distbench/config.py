@@ -235,6 +235,18 @@ class Pipeline:
 
 
 @dataclass
+class Ceilings:
+    """What the machine can do: measured by workload=ceilings, kept, and compared with by later cells."""
+
+    measure: bool = False
+    """Measure the ceilings too; beside the cell's own product."""
+    budget_s: float = 60.0
+    """About how long that may take."""
+    folder: Optional[str] = None
+    """Where they are kept; null: distbench/ceilings in $XDG_CACHE_HOME (~/.cache)."""
+
+
+@dataclass
 class Run:
     """How the run itself goes; not part of a cell's identity."""
 
@@ -268,6 +280,7 @@ class Config:
     backend: Backend = Backend.auto
     topk: TopK = field(default_factory=TopK)
     pipeline: Pipeline = field(default_factory=Pipeline)
+    ceilings: Ceilings = field(default_factory=Ceilings)
     devices: Optional[list[int]] = None
     """Devices by number: those that drive=loop and threads use, or those that this host's ranks take in turn."""
     shards_per_device: int = 1
@@ -283,13 +296,17 @@ class Config:
 
 
 def cell_id(config: Config, world_size: int) -> str:
-    """Twelve hex digits that name a cell: the composed configuration less run.* and guard.*, and the world size."""
+    """Twelve hex digits that name a cell: the composed configuration less run.*, guard.* and ceilings' folder, and the world."""
     return identity(as_dict(config), world_size)
 
 
 def identity(values: dict[str, Any], world_size: int) -> str:
     """`cell_id` of a configuration given as plain values."""
-    told = {key: value for key, value in values.items() if key not in ("run", "guard")} | {"world": world_size}
+    told = {key: value for key, value in values.items() if key not in ("run", "guard", "ceilings")} | {
+        "world": world_size
+    }
+    if values.get("ceilings", {}).get("measure"):
+        told["ceilings"] = True  # where they are kept changes no cell
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 

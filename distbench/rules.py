@@ -74,6 +74,16 @@ def check(config: Config) -> None:
     _check_engine(config)
     _check_topk(config)
     _check_drive(config)
+    _check_ceilings(config)
+
+
+def _check_ceilings(config: Config) -> None:
+    if not config.ceilings.measure:
+        return
+    if config.drive is not Drive.process:
+        raise ConfigError("drive", config.drive, "ceilings are measured by a process per device: process")
+    if config.split is not Split.none:
+        raise ConfigError("split", config.split, "ceilings are measured with every device at work on its own: none")
 
 
 def _check_size(workload: Workload, name: str) -> None:
@@ -105,6 +115,7 @@ def _check_ranges(config: Config) -> None:
             raise ConfigError(key, value, f"a whole number from {low:.0f} to {high:.0f}")
     for key, seconds in (
         ("measure.max_time_s", config.measure.max_time_s),
+        ("ceilings.budget_s", config.ceilings.budget_s),
         ("run.timeout_s", config.run.timeout_s),
         ("run.step_timeout_s", config.run.step_timeout_s),
     ):
