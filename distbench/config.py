@@ -146,6 +146,17 @@ class Profile(Named):
     torch = "torch"
 
 
+class Mode(Named):
+    default = "default"
+    burst = "burst"
+    sustained = "sustained"
+
+
+class Cache(Named):
+    hot = "hot"
+    cold = "cold"
+
+
 class Start(Named):
     auto = "auto"
     window = "window"
@@ -189,6 +200,19 @@ class Measure:
     target_rel_ci: float = 0.01
     """Stop when the half-width of the median's 95 % interval is at most this share of the median."""
     start: Start = Start.auto
+    mode: Mode = Mode.default
+    """burst: a rested device, short; sustained: a settled one, for min_time_s at least."""
+    settle: bool = False
+    """Before the samples, run until the clock and the span stand still."""
+    settle_max_s: float = 30.0
+    min_time_s: float = 0.0
+    """No end before that, whatever min_samples and target_rel_ci say."""
+    cache: Cache = Cache.hot
+    """cold: before each sample, outside its window, twice the last-level cache is written."""
+    graph: bool = False
+    """The product as a CUDA graph."""
+    inner: Union[int, str] = 1
+    """Products per sample; auto: as many as fill a millisecond. Times in the record are of one."""
     host_init: bool = False
     """Also time, once, A made by numpy's generator on the host and copied to the device; the fill then writes over it."""
 
@@ -302,11 +326,9 @@ def cell_id(config: Config, world_size: int) -> str:
 
 def identity(values: dict[str, Any], world_size: int) -> str:
     """`cell_id` of a configuration given as plain values."""
-    told = {key: value for key, value in values.items() if key not in ("run", "guard", "ceilings")} | {
-        "world": world_size
-    }
-    if values.get("ceilings", {}).get("measure"):
-        told["ceilings"] = True  # where they are kept changes no cell
+    told = {key: value for key, value in values.items() if key not in ("run", "guard")} | {"world": world_size}
+    if isinstance(told.get("ceilings"), dict):  # where they are kept changes no cell
+        told["ceilings"] = {key: value for key, value in told["ceilings"].items() if key != "folder"}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -49,6 +49,7 @@ def _links(world: World, device: torch.device, longest_s: float) -> Iterator[Row
             "ceilings", lambda: (_pattern(count, torch.device("cpu")), torch.zeros(count).byte())
         )
         locks = world.attempt("ceilings", partial(_locked, [host, other])) if kind == "pinned" else []
+        back.zero_()  # what the last kind brought must not pass for this one's
         host.copy_(_pattern(count, torch.device("cpu")))  # locking touches, that is writes, every page
         try:
             up = _synced(device, partial(back.copy_, host, non_blocking=True))

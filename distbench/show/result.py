@@ -122,10 +122,30 @@ def _facts(record: dict[str, Any]) -> list[str]:
     if result.get("energy_per_sample_j"):
         watts = f"{result['tflops_per_watt'] * 1e3:.4g} GFLOP/s per watt"
         lines.append(f"{result['energy_per_sample_j']:.4g} J a sample, {watts}")
+    lines += _mode(record["samples"].get("mode"))
     lines += _trace(record.get("trace"))
     if record["samples"]["clock_error_s"] > 0:
         lines.append(f"the hosts' clocks are known to ± {seconds(record['samples']['clock_error_s'])}")
     return lines
+
+
+def _mode(mode: dict[str, Any] | None) -> list[str]:
+    """In what state it was measured, where that is not the usual."""
+    if mode is None:
+        return []
+    words = [mode["mode"]] if mode["mode"] != "default" else []
+    if mode["rest_s"]:
+        words.append(f"rested for {seconds(mode['rest_s'])} before the samples")
+    if mode["settle"]:
+        told = mode["settle"]
+        words.append(f"{'settled' if told['settled'] else 'NOT settled'} after {seconds(told['seconds'])}")
+    if mode["cache"] == "cold":
+        words.append(f"cold caches: {size(mode['flush_bytes'])} written before each sample")
+    if mode["graph"]:
+        words.append("as a CUDA graph")
+    if mode["inner"] > 1:
+        words.append(f"{mode['inner']} products per sample, times are of one")
+    return [f"mode: {'; '.join(words)}"] if words else []
 
 
 def _trace(trace: dict[str, Any] | None) -> list[str]:
