@@ -42,15 +42,14 @@ def _shown(value: float, row: dict[str, Any]) -> str:
     return rate(value) if row["unit"] == "TFLOP/s" else f"{value:.4g} {row['unit']}"
 
 
-def ceiling_line(record: dict[str, Any]) -> str | None:
-    """The GEMM's share of the measured ceiling; None where none is known."""
+def ceiling_lines(record: dict[str, Any]) -> list[str]:
+    """The GEMM's share of the measured ceiling, and of what the memory allows where that is less; [] where unknown."""
     ceiling = record.get("ceiling")
     if not ceiling or ceiling["share"] is None:
-        return None
-    gemm = ceiling["gemm"]
-    threads = f", {gemm['threads']} threads" if gemm["threads"] else ""
-    by = f"{gemm['engine']}{threads}, n={gemm['n']}, {ceiling['time'][:10]}"
-    line = f"the GEMM reaches {ceiling['share']:.1%} of the measured {rate(ceiling['gemm_tflops'])} ({by})"
+        return []
+    by = f"{ceiling['gemm']['engine']}, n={ceiling['gemm']['n']}"
+    lines = [f"the GEMM reaches {ceiling['share']:.1%} of the measured {rate(ceiling['gemm_tflops'])} ({by})"]
     if ceiling["roof_tflops"] < ceiling["gemm_tflops"]:
-        line += f", {ceiling['roof_share']:.1%} of what the memory allows"
-    return line
+        roof = rate(ceiling["roof_tflops"])
+        lines.append(f"and {ceiling['roof_share']:.1%} of the {roof} that a memory copy's rate allows")
+    return lines

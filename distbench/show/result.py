@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from distbench.show.ceilings import ceiling_line, ceilings_lines
+from distbench.show.ceilings import ceiling_lines, ceilings_lines
 from distbench.show.peaks import peak_of, share_of_peak
 from distbench.show.units import rate, seconds, size
 from distbench.stats import median
@@ -111,8 +111,7 @@ def _facts(record: dict[str, Any]) -> list[str]:
     share, peak = share_of_peak(record), peak_of(record)
     if share is not None:
         lines.insert(0, f"the GEMM reaches {share:.1%} of the datasheet's dense {peak:g} TFLOP/s")
-    if (line := ceiling_line(record)) is not None:
-        lines.insert(0, line)
+    lines[:0] = ceiling_lines(record)
     if result["busbw"] is not None:
         lines.append("bus: bytes of C ÷ collect time × share that crosses a link (nccl-tests' busbw)")
     if record["config"]["split"] == "k" and record["config"]["collect"] == "none":

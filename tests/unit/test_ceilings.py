@@ -18,7 +18,7 @@ from distbench.config import Config, ConfigError, Device, Drive, Measure, Split,
 from distbench.engines import torch_engine
 from distbench.record import to_line
 from distbench.rules import check
-from distbench.show.ceilings import ceiling_line
+from distbench.show.ceilings import ceiling_lines
 from distbench.show.report.ceilings import ceilings_of
 from distbench.world import World
 
@@ -57,7 +57,7 @@ def test_ceilings_are_measured_kept_and_the_next_cell_tells_its_share(world: Wor
     best = max(row["value"] for row in rows if row["dtype"] == "float32" and row["name"] == "GEMM")
     assert after["ceiling"]["gemm_tflops"] == best
     assert after["result"]["ceiling_share"] == pytest.approx(after["result"]["gemm_tflops"] / best)
-    assert f"{after['result']['ceiling_share']:.1%} of the measured" in (ceiling_line(after) or "")
+    assert f"{after['result']['ceiling_share']:.1%} of the measured" in ceiling_lines(after)[0]
     (roof,) = ceilings_of([after])
     assert (roof.tflops, roof.name) == (best, f"measured float32, machine {name}")
 
