@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from distbench.ceilings.rows import Budget, Row, repeated
+from distbench.ceilings.rows import Budget, Row, repeated, together
 from distbench.config import Config, Device
 from distbench.pagelock import PageLock
 from distbench.place import Place
@@ -15,7 +15,8 @@ from distbench.world import World
 
 _CPU_BYTES = 1 << 27
 _LINK_BYTES = 1 << 28
-_GPU_BYTES = 1 << 30  # far beyond any L2
+_GPU_BYTES = 1 << 29  # far beyond any L2
+_COPIES_ON_GPU = 10  # before each synchronise, which takes as long as some percent of one
 
 
 def copies(world: World, config: Config, place: Place, budget: Budget) -> Iterator[Row]:
@@ -31,13 +32,17 @@ def copies(world: World, config: Config, place: Place, budget: Budget) -> Iterat
 
 def _within(world: World, place: Place, device: torch.device, count: int, longest_s: float) -> Row:
     source, target = world.attempt("ceilings", lambda: (_pattern(count, device), _empty(count, device)))
-    seconds = repeated(world, _synced(device, lambda: target.copy_(source)), longest_s)
+    several = 1 if device.type == "cpu" else _COPIES_ON_GPU
+
+    def copy() -> None:
+        for _ in range(several):
+            target.copy_(source)
+
+    seconds = [value / several for value in repeated(world, _synced(device, copy), longest_s)]
     world.attempt("ceilings", lambda: _same(source, target))
-    hosts = [rank["host"] for rank in place.ranks]
-    together = hosts.count(hosts[0]) if device.type == "cpu" else 1  # the ranks of a host share its memory
     row = Row("memory copy", "GB/s", bytes=count, ranks=world.size, per="host" if device.type == "cpu" else "device")
     row.verified, row.threads = True, place.threads if device.type == "cpu" else None
-    return row.rated(2 * count * together / 1e9, seconds)
+    return row.rated(2 * count * together(place.ranks) / 1e9, seconds)
 
 
 def _links(world: World, device: torch.device, longest_s: float) -> Iterator[Row]:
@@ -46,7 +51,7 @@ def _links(world: World, device: torch.device, longest_s: float) -> Iterator[Row
     there, back = world.attempt("ceilings", lambda: (_pattern(count, device), _empty(count, device)))
     for kind in ("pageable", "pinned"):
         host, other = world.attempt(
-            "ceilings", lambda: (_pattern(count, torch.device("cpu")), torch.zeros(count).byte())
+            "ceilings", lambda: (_pattern(count, torch.device("cpu")), _empty(count, torch.device("cpu")))
         )
         locks = world.attempt("ceilings", partial(_locked, [host, other])) if kind == "pinned" else []
         back.zero_()  # what the last kind brought must not pass for this one's
@@ -124,7 +129,7 @@ def _synced(device: torch.device, copy: Callable[[], object]) -> Callable[[], ob
 
 def _pattern(count: int, device: torch.device) -> torch.Tensor:
     """Bytes that differ from place to place: 251 is prime, so that no shift by a power of two goes unseen."""
-    return (torch.arange(count, dtype=torch.int32, device=device) % 251).to(torch.uint8)
+    return torch.arange(251, dtype=torch.uint8, device=device).repeat(-(-count // 251))[:count]
 
 
 def _empty(count: int, device: torch.device) -> torch.Tensor:

@@ -8,7 +8,7 @@ from copy import deepcopy
 import torch
 
 from distbench import cores
-from distbench.ceilings.rows import Budget, Row, repeated
+from distbench.ceilings.rows import Budget, Row, repeated, together
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Means, Site
 from distbench.config import CollectName, Config, ConfigError, Device, DType, EngineName, Layout
@@ -81,14 +81,12 @@ class _Product:
         fitting = [n for n in sizes if probe_s * (n / smallest) ** 3 <= longest_s]
         n = fitting[0] if fitting else smallest
         seconds = self._timed(n, min(1.0, share_s / 2), probe_s * (n / smallest) ** 3)
-        hosts = [rank["host"] for rank in self.place.ranks]
-        together = hosts.count(hosts[0]) if device is Device.cpu else 1
         w = self.config.workload
         row = Row("GEMM", "TFLOP/s", dtype=str(w.dtype), engine=str(self.config.engine), ranks=self.world.size, n=n)
         row.per = "host" if device is Device.cpu else "device"
         row.threads = self.threads if device is Device.cpu else None
         row.verified = True
-        return row.rated(FACTS[w.dtype].flop_per_term * n**3 * together / 1e12, seconds)
+        return row.rated(FACTS[w.dtype].flop_per_term * n**3 * together(self.place.ranks) / 1e12, seconds)
 
     def _timed(self, n: int, longest_s: float, expected_s: float = 1.0) -> list[float]:
         """Seconds of one product, verified before and after. Raises Wrong, CellFailed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from distbench.clock import now_ns
 from distbench.stats import median
@@ -54,6 +55,12 @@ class Budget:
         """Seconds left, the same number on all ranks."""
         (left_ms,) = self.world.broadcast_ints([round(1e3 * (self.ends_s - time.monotonic()))])
         return left_ms / 1e3
+
+
+def together(ranks: list[dict[str, Any]]) -> int:
+    """How many ranks work at once on what a value is of: on rank 0's GPU, or on its host where they compute on the CPU."""
+    shared = [rank["device_uuid"] or rank["host"] for rank in ranks]
+    return shared.count(shared[0])
 
 
 def repeated(world: World, work: Callable[[], object], longest_s: float, inner: int = 1) -> list[float]:

@@ -12,7 +12,7 @@ import torch
 from helpers import validate
 
 from distbench.ceilings import collectives, copies, store
-from distbench.ceilings.rows import Row
+from distbench.ceilings.rows import Row, together
 from distbench.cell import Cell
 from distbench.config import Config, ConfigError, Device, Drive, Measure, Split, cell_id
 from distbench.engines import torch_engine
@@ -191,3 +191,12 @@ def test_where_ceilings_are_kept_changes_no_cell_and_measuring_them_does() -> No
     elsewhere.ceilings.folder = "/x"
     measuring.ceilings.measure = True
     assert cell_id(plain, 1) == cell_id(elsewhere, 1) != cell_id(measuring, 1)
+
+
+def test_ranks_that_share_a_device_are_rated_together() -> None:
+    def ranks(*seats: tuple[str, str | None]) -> list[dict[str, Any]]:
+        return [{"host": host, "device_uuid": uuid} for host, uuid in seats]
+
+    assert together(ranks(("h", None), ("h", None), ("i", None))) == 2
+    assert together(ranks(("h", "a"), ("h", "b"))) == 1
+    assert together(ranks(("h", "a"), ("h", "a"), ("h", "b"))) == 2
