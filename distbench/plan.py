@@ -21,7 +21,7 @@ from distbench.config import (
     Stream,
     Upload,
 )
-from distbench.dtypes import FACTS, DTypeFacts
+from distbench.dtypes import FACTS, DTypeFacts, of_operand
 from distbench.layout import Block, shard_of, whole
 from distbench.operands import layout_of, stored_shapes
 
@@ -85,6 +85,7 @@ class Plan:
             "bytes": self.bytes,
             "flop_per_term": self.facts.flop_per_term,
             "stored_dtype": self.facts.name,
+            "stored_dtype_b": FACTS[of_operand(self.dtype, "b")].name,
             "c_dtype": self.facts.c_name,
             "accumulate": self.facts.accumulate,
             "layout": str(self.layout),
