@@ -34,11 +34,13 @@ from distbench.drives import DRIVES
 from distbench.dtypes import result
 from distbench.engines import ENGINES
 from distbench.layout import Block
+from distbench.loop import LOOPS, REPEATS, looped
 from distbench.measure import Samples, barrier_cost_s, measure
 from distbench.place import Place, find_place, oversubscribed
 from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
 from distbench.rules import check
 from distbench.show.peaks import peak_of
+from distbench.stats import timeit
 from distbench.summary import samples_of, summary
 from distbench.supports import Unsupported, refuse_dtype, refuse_shapes
 from distbench.timed import Timed, standing_aside
@@ -87,8 +89,10 @@ class Cell:
         self.timed: Timed | None = None
         self.settings: dict[str, Any] = {}
         self.telemetry: list[dict[str, Any]] | None = None
-        self.init: dict[str, float] = {}
-        """Seconds of the slowest rank: fill_s, A and B made on the device; init_host_s, A made on the host and copied."""
+        self.init: dict[str, Any] = {}
+        """Seconds of the slowest rank: fill_s, A and B made on the device; init_host_s, A made on the host and copied.
+
+        With measure.loop also what the plain loop gave on rank 0."""
         self.refused = False
         """It cannot be done here, and nothing was allocated: a single cell is then refused instead of recorded."""
         self.began = time.monotonic()
@@ -153,6 +157,11 @@ class Cell:
         samples = self._measured(timed, place)
         self._stage("verify")
         verifier.check_again()  # what the last sample left must be right too
+        if self.config.measure.loop:
+            self._stage("loop")
+            told = self.world.attempt("loop", lambda: looped(timed, self.units, self.config.measure.loop))
+            loop = self.world.gather_json(told)[0]
+            self.init["loop"] = loop | {"timeit_s": timeit(samples.span_s, LOOPS, REPEATS)}
         if self.config.profile is Profile.torch:
             self._stage("profile")
             self._profiled(place)

@@ -189,6 +189,8 @@ class Measure:
     target_rel_ci: float = 0.01
     """Stop when the half-width of the median's 95 % interval is at most this share of the median."""
     start: Start = Start.auto
+    loop: int = 0
+    """Runs of a plain loop after the samples, timed as a notebook would: cumulated, and without synchronising."""
     host_init: bool = False
     """Also time, once, A made by numpy's generator on the host and copied to the device; the fill then writes over it."""
 

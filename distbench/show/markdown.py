@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from distbench.show.methods import methods_table
 from distbench.show.peaks import share_of_peak
 from distbench.show.runs import Run
+from distbench.show.tables import sweep_table
 from distbench.show.units import rate, seconds
 
 
@@ -34,7 +34,7 @@ def _section(run: Run) -> str:
         "|---|---|---|---|---|---|---|---|---|",
         *[_row(item) for item in records],
     ]
-    if table := methods_table(records):
+    if table := sweep_table(records):
         lines += ["", *[f"    {line}".rstrip() for line in table]]
     return "\n".join(lines)
 

@@ -52,3 +52,21 @@ def test_the_gallery_methods_are_a_row_each_and_what_this_machine_lacks_is_skipp
 def test_a_sweep_of_which_nothing_can_run_here_is_no_success(in_tmp: Path) -> None:
     result = run(["--multirun", "+experiment=stream_kinds", "workload.m=3000"])
     assert (result.returncode, result.statuses) == (1, ["skipped"] * 3)
+
+
+def test_the_notebook_is_a_row_per_library_and_dtype_and_what_this_machine_lacks_is_skipped(in_tmp: Path) -> None:
+    small = ["workload.batch=4", "workload.m=200", "workload.n=200"]
+    result = run(["--multirun", "+experiment=cpu_vs_gpu", *small], timeout_s=300)
+    assert result.returncode == 0, result.stderr
+    assert result.statuses == ["ok", "ok", "skipped", "skipped"] * 2
+    for record in result.records:
+        if record["status"] == "ok":
+            loop, spans = record["result"]["loop"], record["samples"]["span_s"]
+            assert loop["cumulative_s"] == sorted(loop["cumulative_s"])
+            assert (len(loop["cumulative_s"]), len(loop["unsynchronised_s"]), loop["copy_s"]) == (20, 20, None)
+            assert loop["timeit_s"][0] == pytest.approx(sum(spans) / len(spans))
+    table = result.stdout[result.stdout.index("4 products of 200 x 200 by 200 x 200") :]
+    assert [line.split()[0] for line in table.splitlines()[2:10]] == ["numpy", "torch", "torch", "cupy"] * 2
+    assert "openblas" in table
+    report = run(["report", "--format=md", str(result.folders[0])])
+    assert table.splitlines()[2].strip() in report.stdout
