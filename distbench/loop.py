@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,17 @@ def looped(timed: Timed, units: list[Unit], count: int) -> dict[str, Any]:
 
     cumulative_s: [count], since the loop began, after each run; every run ends synchronised.
     unsynchronised_s: [count], each product's call alone. The CPU returns when it is done; a GPU has only been told.
+    page_faults_per_run: minor faults of this process over the first loop ÷ count.
     copy_s: A and B from pageable host memory to the devices, once; None where they are in host memory.
     """
     cumulative: list[float] = []
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     begin = time.perf_counter()
     for _ in range(count):
         timed.before()
         timed.run()
         cumulative.append(time.perf_counter() - begin)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
     called: list[float] = []
     for _ in range(count):
         begin = time.perf_counter()
@@ -36,7 +40,8 @@ def looped(timed: Timed, units: list[Unit], count: int) -> dict[str, Any]:
                 unit.multiply()
         called.append(time.perf_counter() - begin)
         _settle(units)  # or a full launch queue would make a later call wait
-    return {"cumulative_s": cumulative, "unsynchronised_s": called, "copy_s": _copy_s(units)}
+    told = {"cumulative_s": cumulative, "unsynchronised_s": called, "copy_s": _copy_s(units)}
+    return told | {"page_faults_per_run": faults / count}
 
 
 def _copy_s(units: list[Unit]) -> float | None:

@@ -70,3 +70,13 @@ def test_the_notebook_is_a_row_per_library_and_dtype_and_what_this_machine_lacks
     assert "openblas" in table
     report = run(["report", "--format=md", str(result.folders[0])])
     assert table.splitlines()[2].strip() in report.stdout
+
+
+def test_a_new_result_array_is_faulted_in_each_time_and_a_reused_one_is_not(in_tmp: Path) -> None:
+    result = run(
+        ["-m", "workload=gallery", "workload.m=30000", "measure=quick", "measure.loop=5", "path=fresh,pageable"]
+    )
+    assert (result.returncode, result.statuses) == (0, ["ok"] * 2), result.stderr
+    fresh, reused = (record["result"]["loop"]["page_faults_per_run"] for record in result.records)
+    huge_pages = 30_000 * 256 * 8 / (2 << 20)  # C in pages of 2 MiB: the fewest faults that bring it in
+    assert fresh > huge_pages / 2 > reused
