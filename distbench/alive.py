@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distbench.launch import Launch
-from distbench.member import Member, reason_of, this_member
+from distbench.member import Member, first_line, reason_of, this_member
 from distbench.neighbours import Neighbours, join_failure
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Watch:
                     self._let_rank_0_speak()
                 self.end(self._died(gone), "failed", lost=gone)
             time.sleep(self._interval_s / 4)  # the verdict comes through the beating thread
-        self.end(f"the connection between the ranks broke: {str(error).splitlines()[0]}", "failed")
+        self.end(f"the connection between the ranks broke: {first_line(error)}", "failed")
 
     # --- the threads -------------------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class Watch:
         if self._leaving:
             return
         gone = [member for member in self._local_peers() if member.is_gone()]
-        reason = f"the store of the run is gone: {str(error).splitlines()[0]}"
+        reason = f"the store of the run is gone: {first_line(error)}"
         if gone or self._neighbours.launcher_died():
             reason = self._died(gone)
         self.end(reason, "failed", lost=gone)

@@ -319,6 +319,10 @@ def _fill_in(target: Any, values: dict[str, Any], prefix: str) -> None:
         if not hasattr(target, key):
             names = ", ".join(item.name for item in fields(target))
             raise ConfigError(f"{prefix}{key}", value, f"no such key; the keys here are {names}")
+        if is_dataclass(current) and not isinstance(value, dict):
+            raise ConfigError(
+                f"{prefix}{key}", value, f"a group of keys: set {prefix}{key}.{fields(current)[0].name}, …"
+            )
         if is_dataclass(current):
             _fill_in(current, value, f"{prefix}{key}.")
         else:

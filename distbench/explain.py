@@ -101,8 +101,8 @@ _PATTERNS: tuple[tuple[str, Callable[[re.Match[str], str], str]], ...] = (
         lambda found, key: f"{key}={found[1]}: must be {_EXPECTED.get(found[2], found[2])}",
     ),
     (
-        r"Invalid type assigned: \w+ is not a subclass of \w+\. value: (.*)",
-        lambda found, key: f"{key}={found[1].splitlines()[0]}: a group; its keys are {', '.join(keys_of(key))}",
+        r"Invalid type assigned: \w+ is not a subclass of \w+\. value: ([^\n]*)",
+        lambda found, key: f"{key}={found[1]}: a group; its keys are {', '.join(keys_of(key))}",
     ),
     (r"field '([^']+)' is not Optional", lambda found, key: f"{found[1]}=null: must have a value"),
     (r"Cannot convert '\w+' to string: '(.*?)'\n", lambda found, key: f"{key}={found[1]}: must be a word"),

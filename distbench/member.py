@@ -96,6 +96,11 @@ def lone_copies() -> str | None:
     return f"{told}: they disturb each other's times; for one world use torchrun, mpirun or srun"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def reason_of(error: Exception) -> str:
     """One line: an out-of-memory by its own name, anything else by type and first line."""
     text = (str(error).strip().splitlines() or [""])[0][:300]

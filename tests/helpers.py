@@ -315,7 +315,8 @@ def refusal(result: Result) -> str:
 def read_records(folder: Path) -> tuple[list[dict[str, Any]], list[Path]]:
     """All records below a folder, and the folders they lie in."""
     files = sorted(path for path in folder.glob("*/**/" + RESULTS))
-    lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+    # What follows the last line's end is a line that is being written, or that a full disk cut short.
+    lines = [line for path in files for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
     return [json.loads(line, parse_constant=_refuse_constant) for line in lines], [path.parent for path in files]
 
 

@@ -93,6 +93,7 @@ def main(arguments: list[str]) -> int:
 def _together(launch: Launch) -> list[dict[str, Any]]:
     """Every rank's findings and facts, on all ranks."""
     from distbench.alive import Watch
+    from distbench.member import first_line
     from distbench.world import World
 
     watch = Watch(launch, 60.0, 1800.0)
@@ -101,7 +102,7 @@ def _together(launch: Launch) -> list[dict[str, Any]]:
     try:
         world.join()
     except (LaunchError, RuntimeError, OSError) as error:
-        watch.end(f"the ranks could not join: {str(error).splitlines()[0]}", "failed")
+        watch.end(f"the ranks could not join: {first_line(error)}", "failed")
     masks = world.gather_json(cores.affinity())
     hosts = [member.host for member in world.members]
     local = [member for member in world.members if member.host == hosts[world.rank]]

@@ -45,6 +45,7 @@ class Rank:
         from distbench.cell import follow
         from distbench.launch import detect
         from distbench.lead import Leader
+        from distbench.member import first_line
         from distbench.record import Journal
         from distbench.world import World
 
@@ -56,7 +57,7 @@ class Rank:
         try:
             world.join()
         except (ValueError, RuntimeError, OSError) as error:
-            watch.end(f"the ranks could not join: {str(error).splitlines()[0]}", "failed")
+            watch.end(f"the ranks could not join: {first_line(error)}", "failed")
         world.launch = replace(launch, launcher="submitit")
         rate = None
         if world.is_root:

@@ -190,6 +190,11 @@ def test_what_is_hydras_own_to_do_is_left_to_hydra(argument: str) -> None:
         ("workload.m=${workload.m}", ["workload.m"]),
         ("workload.m=${oc.env:NOPE}", ["workload.m", "NOPE"]),
         ("workload.m=${nope:1}", ["workload.m", "nope"]),
+        ("run=${oc.env:PATH}", ["run=", "a group of keys"]),
+        ("run=${measure}", ["run.", "no such key"]),
+        # a group's own name
+        ("run=", ["run=: a group", "dry_run"]),
+        ("run='a\nb'", ["run=a", "a group"]),
         # what cannot be read
         ("workload.m", ["workload.m", "key=value"]),
         ("a=b=c", ["a=b=c", "key=value"]),
