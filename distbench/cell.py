@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
-from distbench import clock, cores, guards, memory, profiling, record, telemetry
+from distbench import ceilings, clock, cores, guards, memory, modes, profiling, record, telemetry
+from distbench.ceilings import store
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
 from distbench.config import (
+    Cache,
     CollectName,
     Config,
     ConfigError,
@@ -39,7 +41,7 @@ from distbench.measure import Samples, barrier_cost_s, measure
 from distbench.place import Place, find_place, oversubscribed
 from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
 from distbench.rules import check
-from distbench.show.peaks import peak_of
+from distbench.show.peaks import peak_of, share_of_peak
 from distbench.stats import timeit
 from distbench.summary import samples_of, summary
 from distbench.supports import Unsupported, refuse_dtype, refuse_shapes
@@ -89,6 +91,9 @@ class Cell:
         self.timed: Timed | None = None
         self.settings: dict[str, Any] = {}
         self.telemetry: list[dict[str, Any]] | None = None
+        self.mode = modes.told_of(config.measure)
+        self.ceilings: list[dict[str, Any]] | None = None
+        """What the machine can do, where this cell measures it."""
         self.init: dict[str, Any] = {}
         """Seconds of the slowest rank: fill_s, A and B made on the device; init_host_s, A made on the host and copied.
 
@@ -153,6 +158,7 @@ class Cell:
         if self.config.measure.warmup > 1:
             self._stage("warm up")
             self._warm(timed, self.config.measure.warmup - 1)
+        timed = self._in_mode(timed, place)
         self._stage("measure")
         samples = self._measured(timed, place)
         self._stage("verify")
@@ -165,6 +171,9 @@ class Cell:
         if self.config.profile is Profile.torch:
             self._stage("profile")
             self._profiled(place)
+        if self.config.ceilings.measure:
+            self._stage("ceilings")
+            self.ceilings = ceilings.measured(self.world, self.config, place)
         busbw = self._path(place) is Path.collective and self.config.collect is not CollectName.topk
         combined = self.world.attempt("combine", lambda: summary(samples, plan, self.config.collect if busbw else None))
         outcome = combined | {
@@ -172,10 +181,26 @@ class Cell:
             "first_s": first_s,
             "barrier_s": barrier_cost_s(self.world),
             **self.init,
-            **telemetry.energy(self.telemetry or [], place.ranks, plan.flop),
+            **telemetry.energy(self.telemetry or [], place.ranks, plan.flop * self.mode.inner),
         }
         told = self.record("ok", None, samples=samples, result=outcome, verification=verification)
-        return guards.judged(told, peak_of(told), self.config.guard)
+        return self._placed_under_ceilings(guards.judged(told, peak_of(told), self.config.guard))
+
+    def _placed_under_ceilings(self, told: dict[str, Any]) -> dict[str, Any]:
+        """The record with the result's share of the measured ceiling, and of the datasheet's peak. Rank 0's counts."""
+        if told["status"] != "ok" or not self.world.is_root:
+            return told
+        here = store.machine(told["world"]["ranks"])
+        place = store.folder(self.config.ceilings.folder)
+        if self.ceilings is not None:
+            told["ceilings_kept"] = store.keep([place, self.folder], here, self.ceilings)
+            own = {"identity": store.identity(here), "time": record.now(), "ceilings": self.ceilings}
+            told["ceiling"] = store.compared(own, told)
+        else:
+            told["ceiling"] = store.compared(store.kept(place, store.identity(here)), told)
+        share = None if told["ceiling"] is None else told["ceiling"]["share"]
+        told["result"] |= {"ceiling_share": share, "datasheet_share": share_of_peak(told)}
+        return told
 
     def record(
         self,
@@ -211,12 +236,14 @@ class Cell:
             "samples": None
             if samples is None
             else samples_of(samples)
+            | {"mode": vars(self.mode)}
             # Threads, and several devices' events on one device, make phases that overlap: their sum is no device time.
             | {"phases_overlap": self.config.drive is not Drive.process or self.config.path is Path.pipelined},
             "result": result,
             "verification": verification,
             "telemetry": self.telemetry,
             "trace": self.trace,
+            "ceilings": self.ceilings,
             "warnings": [],
             "unchecked": [],
             "environment": record.environment()
@@ -246,6 +273,7 @@ class Cell:
         caps = [tuple(rank["capability"]) for rank in place.ranks if rank["capability"]]
         refuse_dtype(self.config, place.device, min(caps, default=None))
         refuse_shapes(self.config, place.parts, place.device)
+        modes.refuse_graph(self.config.measure, place.device)
         refuse_path(self.config, hosts, place.device, place.backend)
         plan = self.plan = plan_of(self.config, place.parts, place.device)  # the record of a refusal tells it too
         shortage = does_not_fit(plan, place.rooms, place.device is Device.cpu)
@@ -330,6 +358,28 @@ class Cell:
             last_s = time.monotonic() - begin
         return last_s
 
+    def _in_mode(self, timed: Timed, place: Place) -> Timed:
+        """The timed path in the state that measure.* asks for; the very same path where it asks for nothing."""
+        settings, world, told = self.config.measure, self.world, self.mode
+        if not modes.is_plain(settings):
+            self._stage("prepare")
+            told.inner = modes.wanted_inner(settings, world, timed)
+            if told.inner > 1 or settings.graph:
+                self._each("prepare", lambda unit: unit.again(told.inner, settings.graph))
+                if self.units:
+                    timed.close()
+                    timed = DRIVES[self.config.drive](self.units, self._path(place) is not Path.in_place)
+            if settings.cache is Cache.cold:
+                devices = [unit.device for unit in self.units]
+                timed = world.attempt("prepare", lambda: modes.cold(world, timed, devices, told))
+            self.timed = timed
+            self._each("prepare", Unit.poison)
+            self._warm(timed, 1)
+        if settings.settle:
+            self._stage("settle")
+        modes.rest_or_settle(world, settings, timed, place.ranks[world.rank]["device_uuid"], told)
+        return timed
+
     def _measured(self, timed: Timed, place: Place) -> Samples:
         world = self.world
         domains = [rank["clock"] for rank in place.ranks]
@@ -344,6 +394,7 @@ class Cell:
         samples = measure(world, timed, self.config.measure, start, reason, clocks, state.between)
         spans_s = [*samples.span_s, *samples.dropped_span_s]
         self.telemetry = telemetry.finish(world.gather_json(record.finite(state.end())), place.ranks, spans_s)
+        modes.per_product(samples, self.mode.inner)
         self.offset_ns = clocks[0][world.rank]
         after, _ = clock.offsets_to_rank0(world, domains)
         samples.clock_error_s += max(abs(now - then) for now, then in zip(after, clocks[0], strict=True)) / 1e9  # drift

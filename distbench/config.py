@@ -146,6 +146,17 @@ class Profile(Named):
     torch = "torch"
 
 
+class Mode(Named):
+    default = "default"
+    burst = "burst"
+    sustained = "sustained"
+
+
+class Cache(Named):
+    hot = "hot"
+    cold = "cold"
+
+
 class Start(Named):
     auto = "auto"
     window = "window"
@@ -191,6 +202,19 @@ class Measure:
     start: Start = Start.auto
     loop: int = 0
     """Runs of a plain loop after the samples, timed as a notebook would: cumulated, and without synchronising."""
+    mode: Mode = Mode.default
+    """burst: a rested device, short; sustained: a settled one, for min_time_s at least."""
+    settle: bool = False
+    """Before the samples, run until the clock and the span stand still."""
+    settle_max_s: float = 30.0
+    min_time_s: float = 0.0
+    """No end before that, whatever min_samples and target_rel_ci say."""
+    cache: Cache = Cache.hot
+    """cold: before each sample, outside its window, twice the last-level cache is written."""
+    graph: bool = False
+    """The product as a CUDA graph."""
+    inner: Union[int, str] = 1
+    """Products per sample; auto: as many as fill a millisecond. Times in the record are of one."""
     host_init: bool = False
     """Also time, once, A made by numpy's generator on the host and copied to the device; the fill then writes over it."""
 
@@ -237,6 +261,18 @@ class Pipeline:
 
 
 @dataclass
+class Ceilings:
+    """What the machine can do: measured by workload=ceilings, kept, and compared with by later cells."""
+
+    measure: bool = False
+    """Measure the ceilings too; beside the cell's own product."""
+    budget_s: float = 60.0
+    """About how long that may take."""
+    folder: Optional[str] = None
+    """Where they are kept; null: distbench/ceilings in $XDG_CACHE_HOME (~/.cache)."""
+
+
+@dataclass
 class Run:
     """How the run itself goes; not part of a cell's identity."""
 
@@ -270,6 +306,7 @@ class Config:
     backend: Backend = Backend.auto
     topk: TopK = field(default_factory=TopK)
     pipeline: Pipeline = field(default_factory=Pipeline)
+    ceilings: Ceilings = field(default_factory=Ceilings)
     devices: Optional[list[int]] = None
     """Devices by number: those that drive=loop and threads use, or those that this host's ranks take in turn."""
     shards_per_device: int = 1
@@ -285,13 +322,15 @@ class Config:
 
 
 def cell_id(config: Config, world_size: int) -> str:
-    """Twelve hex digits that name a cell: the composed configuration less run.* and guard.*, and the world size."""
+    """Twelve hex digits that name a cell: the composed configuration less run.*, guard.* and ceilings' folder, and the world."""
     return identity(as_dict(config), world_size)
 
 
 def identity(values: dict[str, Any], world_size: int) -> str:
     """`cell_id` of a configuration given as plain values."""
     told = {key: value for key, value in values.items() if key not in ("run", "guard")} | {"world": world_size}
+    if isinstance(told.get("ceilings"), dict):  # where they are kept changes no cell
+        told["ceilings"] = {key: value for key, value in told["ceilings"].items() if key != "folder"}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 

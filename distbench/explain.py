@@ -20,6 +20,7 @@ _EXPECTED = {
     "bool": "true or false",
     "string": "a word",
     "Union[int, float]": "a whole number, 1 or more",
+    "Union[int, str]": "auto, or a whole number, 1 or more",
 }
 
 

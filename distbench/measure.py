@@ -140,6 +140,8 @@ def _stopped_by(samples: Samples, settings: Measure, elapsed_s: float) -> str:
     """The stop rule: '' to go on, else what stopped it. The time budget counts dropped samples too."""
     spans = samples.span_s
     samples.converged = _converged(spans, settings.target_rel_ci)
+    if elapsed_s < settings.min_time_s:
+        return ""
     if len(spans) >= min(settings.min_samples, settings.max_samples) and samples.converged:
         return "target_rel_ci"
     if len(spans) >= settings.max_samples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distbench.config import (
     Backend,
+    Cache,
     CollectName,
     Config,
     ConfigError,
@@ -12,10 +13,13 @@ from distbench.config import (
     DType,
     EngineName,
     Fill,
+    Mode,
     Named,
     Path,
+    Profile,
     Split,
     Stream,
+    Upload,
     Workload,
 )
 from distbench.dtypes import FACTS, NEEDS_BLACKWELL
@@ -74,6 +78,53 @@ def check(config: Config) -> None:
     _check_engine(config)
     _check_topk(config)
     _check_drive(config)
+    _check_ceilings(config)
+    _check_modes(config)
+
+
+def _check_modes(config: Config) -> None:
+    measure = config.measure
+    if measure.inner != "auto" and (type(measure.inner) is not int or not 1 <= measure.inner <= 10**6):
+        raise ConfigError("measure.inner", measure.inner, "auto, or a whole number from 1 to 1000000")
+    if not 0 <= measure.min_time_s <= measure.max_time_s:
+        raise ConfigError("measure.min_time_s", measure.min_time_s, f"0 to measure.max_time_s={measure.max_time_s:g}")
+    if measure.mode is Mode.burst and (measure.settle or measure.min_time_s > 0):
+        raise ConfigError("measure.mode", measure.mode, "a burst does not settle: settle=false and min_time_s=0")
+    if measure.mode is Mode.sustained and not (measure.settle and measure.min_time_s > 0):
+        raise ConfigError(
+            "measure.mode", measure.mode, "needs settle=true and min_time_s, as measure=sustained sets them"
+        )
+    repeats = measure.graph or measure.inner != 1
+    key, value = ("measure.graph", "true") if measure.graph else ("measure.inner", measure.inner)
+    if repeats and config.collect is not CollectName.none:
+        raise ConfigError(key, value, "covers the product alone: use collect=none")
+    if repeats and config.workload.upload is not Upload.none:
+        raise ConfigError(key, value, "covers the product alone: use workload.upload=none")
+    if measure.inner != 1 and measure.cache is Cache.cold:
+        raise ConfigError("measure.inner", measure.inner, "from the second product on the caches are hot: 1")
+    if not measure.graph:
+        return
+    if config.device is Device.cpu or config.engine is EngineName.numpy:
+        raise ConfigError("measure.graph", "true", "a CUDA graph needs a GPU, and this cell runs on the CPU: false")
+    if (
+        config.engine is not EngineName.torch
+        or config.drive is not Drive.process
+        or config.stream is not Stream.default
+    ):
+        raise ConfigError("measure.graph", "true", "needs engine=torch, drive=process and stream=default")
+    if config.streams > 1:
+        raise ConfigError("measure.graph", "true", "needs streams=1")
+    if config.profile is not Profile.none:
+        raise ConfigError("profile", config.profile, "ranges cannot be named inside a CUDA graph: measure.graph=false")
+
+
+def _check_ceilings(config: Config) -> None:
+    if not config.ceilings.measure:
+        return
+    if config.drive is not Drive.process:
+        raise ConfigError("drive", config.drive, "ceilings are measured by a process per device: process")
+    if config.split is not Split.none:
+        raise ConfigError("split", config.split, "ceilings are measured with every device at work on its own: none")
 
 
 def _check_size(workload: Workload, name: str) -> None:
@@ -106,6 +157,8 @@ def _check_ranges(config: Config) -> None:
             raise ConfigError(key, value, f"a whole number from {low:.0f} to {high:.0f}")
     for key, seconds in (
         ("measure.max_time_s", config.measure.max_time_s),
+        ("measure.settle_max_s", config.measure.settle_max_s),
+        ("ceilings.budget_s", config.ceilings.budget_s),
         ("run.timeout_s", config.run.timeout_s),
         ("run.step_timeout_s", config.run.step_timeout_s),
     ):

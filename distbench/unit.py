@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from distbench import operands
+from distbench import modes, operands
 from distbench.collects.base import Collect, Piece, Site
 from distbench.config import Config, EngineName, Split, Stream, Upload
 from distbench.data import fill_block
@@ -74,6 +74,15 @@ class Unit:
         self.streams = _streams(self.config, self.device)
         with self.context():
             self.multiply = self._product(engine)
+
+    def again(self, inner: int, graph: bool) -> None:
+        """Make the product `inner` products, and those one CUDA graph; it has run before."""
+        if self.multiply is None or self.site.shard.c_numel == 0:
+            return
+        with self.context():
+            self.multiply = modes.repeated(self.multiply, inner)
+            if graph:
+                self.multiply = modes.captured(self.multiply, self.device)
 
     def parts(self, collects: bool) -> list[Part]:
         """The phases of a sample in order: (name, call)."""

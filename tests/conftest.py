@@ -17,11 +17,14 @@ import helpers
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_launcher() -> Iterator[None]:
-    """The session runs as if typed into a fresh shell, whatever started pytest."""
+def _no_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The session runs as if typed into a fresh shell, whatever started pytest, and on a machine without ceilings."""
     kept = {name: os.environ.pop(name) for name in list(os.environ) if helpers.is_launchers(name)}
+    cache = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     yield
-    os.environ.update(kept)
+    os.environ.pop("XDG_CACHE_HOME")
+    os.environ.update(kept if cache is None else kept | {"XDG_CACHE_HOME": cache})
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
+from distbench.show.ceilings import ceiling_lines, ceilings_lines
 from distbench.show.peaks import peak_of, share_of_peak
 from distbench.show.units import rate, seconds, size
 from distbench.stats import median
@@ -22,6 +23,7 @@ def result_lines(record: dict[str, Any]) -> list[Text]:
     lines += [Text(line) for line in _table(record)]
     lines += [Text(f"  {line}") for line in _facts(record)]
     lines += [Text(f"  {line}", style="yellow") for line in _doubts(record)]
+    lines += [Text(line) for line in ceilings_lines(record)]
     return lines
 
 
@@ -109,6 +111,7 @@ def _facts(record: dict[str, Any]) -> list[str]:
     share, peak = share_of_peak(record), peak_of(record)
     if share is not None:
         lines.insert(0, f"the GEMM reaches {share:.1%} of the datasheet's dense {peak:g} TFLOP/s")
+    lines[:0] = ceiling_lines(record)
     if result["busbw"] is not None:
         lines.append("bus: bytes of C ÷ collect time × share that crosses a link (nccl-tests' busbw)")
     if record["config"]["split"] == "k" and record["config"]["collect"] == "none":
@@ -118,10 +121,30 @@ def _facts(record: dict[str, Any]) -> list[str]:
     if result.get("energy_per_sample_j"):
         watts = f"{result['tflops_per_watt'] * 1e3:.4g} GFLOP/s per watt"
         lines.append(f"{result['energy_per_sample_j']:.4g} J a sample, {watts}")
+    lines += _mode(record["samples"].get("mode"))
     lines += _trace(record.get("trace"))
     if record["samples"]["clock_error_s"] > 0:
         lines.append(f"the hosts' clocks are known to ± {seconds(record['samples']['clock_error_s'])}")
     return lines
+
+
+def _mode(mode: dict[str, Any] | None) -> list[str]:
+    """In what state it was measured, where that is not the usual."""
+    if mode is None:
+        return []
+    words = [mode["mode"]] if mode["mode"] != "default" else []
+    if mode["rest_s"]:
+        words.append(f"rested for {seconds(mode['rest_s'])} before the samples")
+    if mode["settle"]:
+        told = mode["settle"]
+        words.append(f"{'settled' if told['settled'] else 'NOT settled'} after {seconds(told['seconds'])}")
+    if mode["cache"] == "cold":
+        words.append(f"cold caches: {size(mode['flush_bytes'])} written before each sample")
+    if mode["graph"]:
+        words.append("as a CUDA graph")
+    if mode["inner"] > 1:
+        words.append(f"{mode['inner']} products per sample, times are of one")
+    return [f"mode: {'; '.join(words)}"] if words else []
 
 
 def _trace(trace: dict[str, Any] | None) -> list[str]:

@@ -18,7 +18,7 @@ Then (RUN: a folder that a run made)
 
 Settings: key=value, in any order; distbench list names the files
   workload=… .batch .m .n .k     gallery_small gallery batched square
-                                 mlp_column mlp_row
+                                 mlp_column mlp_row ceilings
   workload.dtype                 float64 float32 tf32 bfloat16 float16 int8
                                  float8_e4m3fn float8_e5m2 mxfp8 nvfp4
                                  complex64 complex128
@@ -30,7 +30,9 @@ Settings: key=value, in any order; distbench list names the files
                                  fresh pageable pipelined
   engine, drive                  torch numpy cupy, process loop threads
   device, backend                auto cpu cuda, auto gloo nccl
-  measure, threads               default quick thorough, threads per rank
+  measure                        default quick thorough burst sustained
+  measure.settle .cache .inner   settle first, hot cold, products per sample
+  threads                        threads per rank
   run.dry_run, .world, .timeout_s  the plan of any world; when a rank is lost
 Options: -m sweep  --cfg job  --version  --hydra-help
 Tab completion: eval "$(distbench -sc install=bash)"

@@ -1,4 +1,4 @@
-"""What the hardware allows: the roofs of the roofline, from the datasheets.
+"""What the hardware allows: the roofs of the roofline, measured (where the record has that) and from the datasheets.
 
 Memory bandwidths are from the datasheets that distbench.show.peaks names, in bytes per second.
 """
@@ -32,8 +32,7 @@ def ceilings_of(items: list[Record]) -> list[Ceiling]:
     """The distinct roofs over these cells, one per dtype and set of devices."""
     roofs: dict[str, Ceiling] = {}
     for item in items:
-        roof = _datasheet(item)
-        if roof is not None:
+        for roof in filter(None, (_measured(item), _datasheet(item))):
             roofs.setdefault(roof.name, roof)
     return list(roofs.values())
 
@@ -56,3 +55,14 @@ def _datasheet(item: Record) -> Ceiling | None:
     count = f"{len(names)} × " if len(names) > 1 else ""
     total = sum(known) if len(known) == len(names) else None
     return Ceiling(f"datasheet {item['config']['workload']['dtype']}, {count}{kinds}", peak, total)
+
+
+def _measured(item: Record) -> Ceiling | None:
+    told = item.get("ceiling")
+    if not told or not told.get("gemm_tflops"):
+        return None
+    bandwidth = told.get("memory_gb_per_s")
+    dtype, count = item["config"]["workload"]["dtype"], told["devices"]
+    of = f"{count} × " if count > 1 else ""
+    name = f"measured {dtype}, {of}machine {told['identity']}"
+    return Ceiling(name, told["gemm_tflops"], bandwidth and bandwidth * 1e9)

@@ -217,8 +217,8 @@ def _roofline(items: list[Record], keys: list[str]) -> Figure | None:
         )
     layout = {"xaxis": axis("FLOP per byte of A, B and C", type="log"), "yaxis": axis(f"rate, {unit}", type="log")}
     note = (
-        "Each cell's product against what the arithmetic units (flat) and the memory (slope) allow: the "
-        "datasheet's dense peak and bandwidth. Intensity counts each element of A, B and C once."
+        "Each cell's product against what the arithmetic units (flat) and the memory (slope) allow: as "
+        "measured on this machine (workload=ceilings) and by the datasheet. Intensity counts each element of A, B and C once."
     )
     return Figure("Roofline", note, data, layout)
 
