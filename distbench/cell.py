@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from distbench import ceilings, clock, cores, guards, memory, modes, profiling, record, telemetry
+from distbench import anatomy, ceilings, clock, cores, guards, memory, modes, probe, profiling, record, telemetry
 from distbench.ceilings import store
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
@@ -92,6 +92,7 @@ class Cell:
         self.settings: dict[str, Any] = {}
         self.telemetry: list[dict[str, Any]] | None = None
         self.mode = modes.told_of(config.measure)
+        self.limits: dict[str, Any] | None = None
         self.ceilings: list[dict[str, Any]] | None = None
         """What the machine can do, where this cell measures it."""
         self.init: dict[str, Any] = {}
@@ -168,6 +169,9 @@ class Cell:
             told = self.world.attempt("loop", lambda: looped(timed, self.units, self.config.measure.loop))
             loop = self.world.gather_json(told)[0]
             self.init["loop"] = loop | {"timeit_s": timeit(samples.span_s, LOOPS, REPEATS)}
+        if self.config.measure.limits:
+            self._stage("limits")
+            self.limits = probe.limits(self.world, self.config, place, self.units, plan, self.mode.inner)
         if self.config.profile is Profile.torch:
             self._stage("profile")
             self._profiled(place)
@@ -200,6 +204,7 @@ class Cell:
             told["ceiling"] = store.compared(store.kept(place, store.identity(here)), told)
         share = None if told["ceiling"] is None else told["ceiling"]["share"]
         told["result"] |= {"ceiling_share": share, "datasheet_share": share_of_peak(told)}
+        told["anatomy"] = anatomy.anatomy(told)
         return told
 
     def record(
@@ -243,12 +248,13 @@ class Cell:
             "verification": verification,
             "telemetry": self.telemetry,
             "trace": self.trace,
+            "limits": self.limits,
             "ceilings": self.ceilings,
             "warnings": [],
             "unchecked": [],
             "environment": record.environment()
             | {"command": record.command(self.world.launch)}
-            | {"settings": self.settings, "thread_pools": cores.thread_pools()},
+            | {"settings": self.settings, "thread_pools": cores.thread_pools(), "torch_kernels": cores.torch_kernels()},
         }
 
     def close(self) -> None:

@@ -202,6 +202,8 @@ class Measure:
     start: Start = Start.auto
     loop: int = 0
     """Runs of a plain loop after the samples, timed as a notebook would: cumulated, and without synchronising."""
+    limits: bool = False
+    """After the samples, measure what the query may run into: copies, its GEMM alone, its collective."""
     mode: Mode = Mode.default
     """burst: a rested device, short; sustained: a settled one, for min_time_s at least."""
     settle: bool = False

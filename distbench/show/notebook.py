@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import prod
 from typing import Any
 
+from distbench.config import DType
+from distbench.dtypes import FACTS
+from distbench.layout import whole
 from distbench.loop import LOOPS, REPEATS
 from distbench.show.units import rate, seconds, size
-from distbench.stats import line_fit
+from distbench.stats import line_fit, median
 
 _SIZES = ("batch", "m", "n", "k", "fill", "upload")
 _NAMES = {
@@ -28,7 +33,7 @@ def notebook_table(records: list[dict[str, Any]]) -> list[str]:
     lines = [f"{w['batch']} products of {w['m']} x {w['k']} by {w['k']} x {w['n']}"]
     lines.append(
         f"{'':<19}{'best':>10}  {f'{LOOPS} loops x {REPEATS} repeats':<25}{'rate':>14}{'speed-up':>10}"
-        f"{'no sync':>10}{'copy A, B':>11}{'A, B, C':>10}"
+        f"{'no sync':>10}{'copy A, B':>11}{'A':>10}{'B':>10}{'C':>10}"
     )
     bases = {_dtype(record): record for record in done if _name(record) == "numpy"}
     for record in kept:
@@ -37,9 +42,10 @@ def notebook_table(records: list[dict[str, Any]]) -> list[str]:
     lines += dict.fromkeys(line for record in done if record["config"]["device"] == "cpu" for line in _pools(record))
     lines.append("speed-up: over numpy's best in the same dtype; - where the threads differ")
     lines.append(
-        "no sync: the clock read before the device is done, which is wrong on a GPU: it times the launch alone"
+        "no sync: the clock read as the product's call returns, which is no product's time where it returns earlier"
     )
-    lines.append("on the CPU a call returns when the product is done, so that it is the product's time")
+    shares = [f"{_name(record)} {_dtype(record)} {_called_share(record):.2%}" for record in done]
+    lines.append(f"its share of a run with the wait: {', '.join(shares)}")
     return lines
 
 
@@ -66,7 +72,8 @@ def _row(record: dict[str, Any], base: dict[str, Any] | None) -> str:
     speed_up = f"{base['result']['best_s'] / best:.4g} x" if base is not None and comparable else "-"
     return (
         f"{title}{seconds(best):>10}  {mean:<25}{rate(record['work']['flop'] / best / 1e12):>14}{speed_up:>10}"
-        f"{seconds(min(loop['unsynchronised_s'])):>10}{seconds(loop['copy_s']):>11}{size(record['work']['bytes']):>10}"
+        f"{seconds(min(loop['unsynchronised_s'])):>10}{seconds(loop['copy_s']):>11}"
+        + "".join(f"{size(count):>10}" for count in _memory(record))
     )
 
 
@@ -81,13 +88,35 @@ def _straight(record: dict[str, Any]) -> str | None:
     )
 
 
+def _memory(record: dict[str, Any]) -> list[int]:
+    """Bytes of A, of B and of C."""
+    w = record["config"]["workload"]
+    facts = FACTS[DType(w["dtype"])]
+    block = whole(w["batch"], w["m"], w["n"], w["k"])
+    shapes = (block.a_shape, facts.itemsize), (block.b_shape, facts.itemsize), (block.c_shape, facts.c_itemsize)
+    return [prod(shape) * itemsize for shape, itemsize in shapes]
+
+
+def _called_share(record: dict[str, Any]) -> float:
+    """A call without the wait ÷ a run with it, medians of the loops."""
+    loop = record["result"]["loop"]
+    runs = [after - before for before, after in pairwise([0.0, *loop["cumulative_s"]])]
+    return median(loop["unsynchronised_s"]) / median(runs)
+
+
 def _threads(record: dict[str, Any]) -> list[int]:
     return [rank["threads"] for rank in record["world"]["ranks"]]
 
 
 def _pools(record: dict[str, Any]) -> list[str]:
+    """The libraries that multiplied on the CPU, with threads and kernels; torch's own, where it is not among the pools."""
+    kernels = record["environment"].get("torch_kernels")
+    if record["config"]["engine"] == "torch" and kernels is not None:
+        libraries = " and ".join(kernels["libraries"]) or "no library named"
+        return [f"torch: {libraries}: {kernels['threads']} threads, kernels {kernels['capability']}"]
     return [
         f"{pool['internal_api']} {pool.get('version', '')}: {pool['num_threads']} threads, "
         f"kernels {pool.get('architecture', 'not told')}"
         for pool in record["environment"]["thread_pools"]
+        if pool.get("internal_api") != "openmp"  # torch's
     ]
