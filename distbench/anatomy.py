@@ -158,7 +158,8 @@ def _row(record: Record, name: str) -> Limit | None:
     gives = {"memory copy": "a copy in memory reaches here", "GEMM alone": "it reaches alone"}
     if row["busbw"] is not None:
         return Limit(name, row["busbw"], f"the {name} reaches alone")
-    return Limit(name, row["value"], gives.get(name, "this link gives"))
+    link = "this link gives with pageable memory" if name.endswith("pageable") else "this link gives"
+    return Limit(name, row["value"], gives.get(name, link))
 
 
 def _gemm_limit(record: Record, overlap: bool) -> Limit | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import Any
 
 from distbench.show.units import rate, seconds, size, work
@@ -23,16 +24,16 @@ def anatomy_lines(record: dict[str, Any]) -> list[str]:
     if not rows:
         return []
     lines = [""]
-    for phase, device, host, done, speed, limit, of_limit, of_span in rows:
-        lines.append(
-            f"  {phase:<7}{device:>9}{host:>11}{done:>12}{speed:>15}{of_limit:>9}{of_span:>8}  {limit}".rstrip()
-        )
+    for phase, device, host, done, speed, _, of_limit, of_span in rows:
+        lines.append(f"  {phase:<8}{device:>10}{host:>11}{done:>13}{speed:>15}{of_limit:>10}{of_span:>9}")
+    limits = dict.fromkeys(limit for _, _, _, _, _, limit, _, _ in rows[1:] if limit != "-")
+    lines += [f"  limit: {limit}" for limit in limits]
     faults = record["anatomy"]["page_faults_per_run"]
     if faults is not None:
         lines.append(f"  {faults:.4g} page faults of rank 0's process a run")
     if record["limits"]["reason"]:
         lines.append(f"  limits not measured: {record['limits']['reason']}")
-    return [*lines, f"  {record['anatomy']['sentence']}"]
+    return lines + wrap(record["anatomy"]["sentence"], 80, initial_indent="  ", subsequent_indent="    ")
 
 
 def anatomy_markdown(records: list[dict[str, Any]], name: Any) -> list[str]:
