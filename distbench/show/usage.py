@@ -32,8 +32,9 @@ Settings: key=value, in any order; distbench list names the files
   device, backend                auto cpu cuda, auto gloo nccl
   measure                        default quick thorough burst sustained
   measure.settle .cache .inner   settle first, hot cold, products per sample
-  threads                        threads per rank
-  run.dry_run, .world, .timeout_s  the plan of any world; when a rank is lost
+  threads, profile               per rank, none torch: a trace of every rank
+  run.resume, .timeout_s         a folder to go on with; when a rank is lost
+  run.dry_run, .world            the plan of any world
 Options: -m sweep  --cfg job  --version  --hydra-help
 Tab completion: eval "$(distbench -sc install=bash)"
 Exit status: 0 right, 1 a cell failed or is wrong, 2 refused at the start"""
