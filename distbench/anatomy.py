@@ -221,7 +221,8 @@ def _sentence_overlap(record: Record, phases: list[dict[str, Any]]) -> str:
         f"the phases overlap; bound by {_words(record, first['name'])}, which at the {_digits(rate)} {unit} that "
         f"{first['gives']} takes {first['share']:.0%} of the span"
     )
-    return text + "".join(f"; {_words(record, phase['name'])} would take {phase['share']:.0%}" for phase in others)
+    told = [phase for phase in others if phase["share"] >= 0.005]
+    return text + "".join(f"; {_words(record, phase['name'])} would take {phase['share']:.0%}" for phase in told)
 
 
 def _at(phase: dict[str, Any]) -> str:
@@ -231,7 +232,8 @@ def _at(phase: dict[str, Any]) -> str:
         return f"{_digits(rate)} {unit}"
     limit, unit = _scaled(phase, phase["limit"])
     rate = phase["rate"] * limit / phase["limit"]
-    return f"{_digits(rate)} of the {_digits(limit)} {unit} that {phase['gives']} ({phase['limit_share']:.0%})"
+    cached = ", so in caches" if phase["limit_name"] == "memory copy" and phase["limit_share"] > 1.05 else ""
+    return f"{_digits(rate)} of the {_digits(limit)} {unit} that {phase['gives']} ({phase['limit_share']:.0%}{cached})"
 
 
 def _scaled(phase: dict[str, Any], value: float) -> tuple[float, str]:
