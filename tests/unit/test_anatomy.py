@@ -194,3 +194,22 @@ def test_a_cell_measures_its_limits_and_its_product_stays_right(world: Any) -> N
     assert set(rows) == {"GEMM alone", "memory copy"}
     assert rows["memory copy"]["bytes"] == 2 << 27
     assert record["anatomy"]["phases"][-1]["limit"] == pytest.approx(rows["GEMM alone"]["value"])
+
+
+def test_limits_that_cannot_be_measured_are_a_reason_and_no_failure_of_the_cell(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distbench import probe
+    from distbench.cell import Cell
+
+    def full(count: int, device: Any) -> Any:
+        raise MemoryError(f"no room for {count} bytes")
+
+    monkeypatch.setattr(probe, "empty", full)
+    measure = Measure(warmup=1, min_samples=2, max_samples=2, max_time_s=60.0, limits=True)
+    cell = Config(Workload("q", 1, 300, 20, 10), measure, device=Device.cpu, threads=1)
+    record = Cell(world, cell, lambda event, detail: None).outcome()
+    assert record["status"] == "ok", record["reason"]
+    assert "no room" in record["limits"]["reason"]
+    assert [row["name"] for row in record["limits"]["rows"]] == ["GEMM alone"]
+    assert any("limits not measured" in line for line in anatomy_lines(record))
