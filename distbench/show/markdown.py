@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from distbench.show.methods import methods_table
+from distbench.show.anatomy import anatomy_markdown
 from distbench.show.peaks import share_of_peak
 from distbench.show.runs import Run
+from distbench.show.tables import sweep_table
 from distbench.show.units import rate, seconds
 
 
@@ -34,9 +35,17 @@ def _section(run: Run) -> str:
         "|---|---|---|---|---|---|---|---|---|",
         *[_row(item) for item in records],
     ]
-    if table := methods_table(records):
+    lines += anatomy_markdown(records, _name)
+    if table := sweep_table(records):
         lines += ["", *[f"    {line}".rstrip() for line in table]]
     return "\n".join(lines)
+
+
+def _name(item: dict[str, Any]) -> str:
+    """A cell in a few words, apart from the others of its sweep."""
+    config = item["config"]
+    words = [config["workload"]["name"], config["workload"]["dtype"], config["engine"], config["device"]]
+    return " ".join([*words, f"drive={config['drive']}", f"collect={config['collect']}", f"path={config['path']}"])
 
 
 def _row(item: dict[str, Any]) -> str:
