@@ -217,8 +217,13 @@ def _sentence_overlap(record: Record, phases: list[dict[str, Any]]) -> str:
         return "the phases overlap, so that their times do not tell what bounds the query: measure.limits=true does"
     first, *others = sorted(known, key=lambda phase: -float(phase["share"]))
     rate, unit = _scaled(first, first["limit"])
+    bound = (
+        f"bound by {_words(record, first['name'])}, which"
+        if first["share"] >= 0.5
+        else (f"bound by none of the measured limits: {_words(record, first['name'])}")
+    )  # a new array's pages, say, cost more than what is copied into them
     text = (
-        f"the phases overlap; bound by {_words(record, first['name'])}, which at the {_digits(rate)} {unit} that "
+        f"the phases overlap; {bound} at the {_digits(rate)} {unit} that "
         f"{first['gives']} takes {first['share']:.0%} of the span"
     )
     told = [phase for phase in others if phase["share"] >= 0.005]

@@ -181,7 +181,9 @@ class Cell:
         busbw = self._path(place) is Path.collective and self.config.collect is not CollectName.topk
         combined = self.world.attempt("combine", lambda: summary(samples, plan, self.config.collect if busbw else None))
         if place.is_shared:
-            combined["gemm_tflops"] = None  # no rank's product is alone on its GPU, and its events do not tell by how much
+            combined["gemm_tflops"] = (
+                None  # no rank's product is alone on its GPU, and its events do not tell by how much
+            )
         outcome = combined | {
             "setup_s": setup_s,
             "first_s": first_s,
