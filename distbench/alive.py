@@ -90,6 +90,8 @@ class Watch:
         """Rank 0: the ranks that were let in so far."""
         self.unreached: Callable[[], str] = str
         """The others: why rank 0 was not reached so far."""
+        self.met: str | None = None
+        """The others: rank 0 in words, once it has let this rank in."""
 
     # --- told by the main thread -------------------------------------------------------------------------------------
 
@@ -357,6 +359,8 @@ class Watch:
                     time.sleep(self._interval_s / 2)  # until the signal has reached the others: see _wait_for_signals
             finally:  # a full disk or a closed pipe must not keep the process alive
                 try:
+                    if lost and not self._speaks(status, speaks):
+                        time.sleep(2 * self._interval_s)  # those that say why come first: the kill may end them
                     self._kill(lost or [])
                 finally:
                     os._exit(1)
@@ -374,11 +378,15 @@ class Watch:
                 self.on_end(reason, status)
             sys.stdout.flush()
         finally:
-            speaks = speaks or self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
+            speaks = self._speaks(status, speaks)
             if speaks and not quiet:
                 print(f"distbench: {reason}; rank {self.launch.rank} ends", file=sys.stderr, flush=True)
             if speaks and self.how_to_go_on is not None:
                 print(f"what was measured is on disk; to go on:\n  {self.how_to_go_on}", file=sys.stderr, flush=True)
+
+    def _speaks(self, status: str, own_reason: bool) -> bool:
+        """Rank 0, and two ranks of each host in case it is rank 0 or the first of them that is lost."""
+        return own_reason or self.launch.rank == 0 or (self.launch.local_rank <= 1 and status == "failed")
 
     def _own(self) -> Member:
         return self._members[self.launch.rank if self._joined else 0]
@@ -411,8 +419,9 @@ class Watch:
         told = {rank: Member(**beat["member"]) for rank, beat in self._beats.items() if "member" in beat}
         known = self._neighbours.known | told
         if not arrived:
-            reason = f"no answer from rank 0 for {self.timeout_s:g} s (run.timeout_s): {self.unreached() or where}"
-            return reason, [known[0]] if 0 in known else []
+            zero = known[0].title if 0 in known else self.met or "rank 0"
+            reason = f"no answer from {zero} for {self.timeout_s:g} s (run.timeout_s), in stage join: "
+            return reason + (self.unreached() or where), [known[0]] if 0 in known else []
         now = time.monotonic()
         behind = [rank for rank, (_, since) in self._heard.items() if now - since > 4 * self._interval_s]
         if not behind:

@@ -60,9 +60,13 @@ def _network() -> str:
         return ""
 
 
+def _title(told: Hello) -> str:
+    return f"rank {told.get('rank')} (host {told.get('host')}, pid {told.get('pid')})"
+
+
 def difference(zero: Hello, other: Hello) -> str | None:
     """Why `other` cannot be a rank of rank 0's run; None if it can."""
-    title = f"rank {other.get('rank')} (host {other.get('host')}, pid {other.get('pid')})"
+    title = _title(other)
     if other.get("job") != zero["job"]:
         return f"{title} belongs to another run"
     if other.get("size") != zero["size"]:
@@ -117,7 +121,9 @@ class Door:
                 connection.settimeout(_SILENCE_S)
                 told = _receive(connection)
                 refusal = self._let_in(told) if told is not None else "not a greeting"
-                answer = {"store": self._store_port} if refusal is None else {"refused": refusal}
+                answer = (
+                    {"store": self._store_port, "zero": _title(self._own)} if refusal is None else {"refused": refusal}
+                )
                 connection.sendall(json.dumps({"distbench": __version__, **answer}).encode() + b"\n")
             except OSError:
                 return  # it went away
@@ -141,8 +147,8 @@ class Door:
         return reason
 
 
-def knock(own: Hello, family: socket.AddressFamily, where: Any) -> tuple[int, str, str]:
-    """(store's port, rank 0's address, own address) from a rank 0 that lets this rank in.
+def knock(own: Hello, family: socket.AddressFamily, where: Any) -> tuple[int, str, str, str]:
+    """(store's port, rank 0's address, own address, rank 0 in words) from a rank 0 that lets this rank in.
 
     Raises OSError where nobody listens (yet), TimeoutError (an OSError) where someone does and says nothing, and
     NotThisRun where the answer is not this run's rank 0's.
@@ -157,7 +163,7 @@ def knock(own: Hello, family: socket.AddressFamily, where: Any) -> tuple[int, st
             answer = _receive(client)
         except TimeoutError:
             raise NotThisRun(f"something listens there and has said nothing for {_SILENCE_S:g} s") from None
-        if answer is None or not answer.keys() & {"store", "refused"}:
+        if answer is None or not (answer.keys() >= {"store", "zero"} or "refused" in answer):
             raise NotThisRun("something other than distbench answers there")
         if "refused" in answer:
             raise NotThisRun(str(answer["refused"]))
@@ -166,6 +172,7 @@ def knock(own: Hello, family: socket.AddressFamily, where: Any) -> tuple[int, st
             int(answer["store"]),
             "127.0.0.1" if unix else str(client.getpeername()[0]),
             "127.0.0.1" if unix else str(client.getsockname()[0]),
+            str(answer["zero"]),
         )
 
 

@@ -47,7 +47,7 @@ def open_store(launch: Launch, watch: Watch) -> tuple[Store, Launch]:
         watch.awaited = door.ranks
         door.await_all()
     else:
-        port, host, near = _find(launch, own, watch)
+        port, host, near, watch.met = _find(launch, own, watch)
         store = _client(host, port, launch, timeout)
     prefix = f"distbench/{launch.restarts}"  # a restarted world must not read what the last one left
     watch.beat_through(lambda: _prefixed(f"{prefix}/watch", _client(host, port, launch, timeout)))
@@ -141,8 +141,8 @@ def _listen(launch: Launch) -> socket.socket:
 # --- the other ranks -------------------------------------------------------------------------------------------------
 
 
-def _find(launch: Launch, own: Hello, watch: Watch) -> tuple[int, str, str]:
-    """(store's port, rank 0's address, own address). Tries each place in turn until the watch ends it."""
+def _find(launch: Launch, own: Hello, watch: Watch) -> tuple[int, str, str, str]:
+    """(store's port, rank 0's address, own address, rank 0 in words). Tries each place in turn until the watch ends it."""
     why: dict[str, str] = {}
     watch.unreached = lambda: "; ".join(f"{where}: {reason}" for where, reason in list(why.items())[:3])
     while True:
@@ -158,7 +158,7 @@ def _find(launch: Launch, own: Hello, watch: Watch) -> tuple[int, str, str]:
         time.sleep(0.02 if not launch.places else 0.1)
 
 
-Attempt = tuple[str, Callable[[], tuple[int, str, str]]]
+Attempt = tuple[str, Callable[[], tuple[int, str, str, str]]]
 
 
 def _attempts(launch: Launch, own: Hello, why: dict[str, str]) -> list[Attempt]:

@@ -23,5 +23,5 @@ def test_ranks_that_never_come_are_named(tmp_path: Path) -> None:
     assert all(result.returncode not in (0, None) for result in results)
     assert "2 of 3 ranks arrived" in refusal(results[0])
     assert "missing: 1" in refusal(results[0])
-    assert f"no answer from rank 0 for 3 s (run.timeout_s): 127.0.0.1:{other_port}" in results[2].stderr
+    assert f"no answer from rank 0 for 3 s (run.timeout_s), in stage join: 127.0.0.1:{other_port}" in results[2].stderr
     assert all(result.records == [] for result in results)

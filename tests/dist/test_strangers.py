@@ -5,7 +5,11 @@ Catches worlds that mix two runs, and starts that hang where a line could have s
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,5 +113,31 @@ def test_ipv6_names_and_literal_addresses_work(address: str) -> None:
 def test_an_address_that_leads_nowhere_ends_within_the_time_out(address: str) -> None:
     result = run([*TINY, "run.timeout_s=4"], env=plain(1, 2, free_port(), address))
     assert result.returncode == 1
-    assert f"no answer from rank 0 for 4 s (run.timeout_s): {address}" in result.stderr
+    assert f"no answer from rank 0 for 4 s (run.timeout_s), in stage join: {address}" in result.stderr
     assert result.seconds < SECONDS
+
+
+STOPS_ONCE_MET = """
+import os, signal, sys
+from datetime import timedelta
+from distbench import join, launch
+from distbench.greet import hello
+zero = launch.detect(os.environ)
+_, _, door = join._open_door(zero, hello(zero), timedelta(seconds=60))
+door.await_all()
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+"""Rank 0 with its door and its store, stopped before the others have reached the store."""
+
+
+@pytest.mark.usefixtures("in_tmp")
+def test_a_rank_0_that_stops_once_it_was_met_is_named_with_its_host_and_stage() -> None:
+    port, words = free_port(), [*TINY, "run.timeout_s=4"]
+    environment = os.environ | plain(0, 2, port)
+    with subprocess.Popen([sys.executable, "-c", STOPS_ONCE_MET, *words], env=environment) as zero:
+        try:
+            one = run(words, env=plain(1, 2, port))
+        finally:
+            zero.send_signal(signal.SIGKILL)
+    named = f"rank 0 (host {os.uname().nodename}, pid {zero.pid})"
+    assert f"no answer from {named} for 4 s (run.timeout_s), in stage join: 127.0.0.1:{port}" in reason(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import threading
@@ -62,8 +63,9 @@ def test_what_differs_is_named_with_both_values(changes: dict[str, Any], reason:
 
 
 def test_ranks_of_the_run_are_let_in_and_told_the_store(door: Door) -> None:
+    zero = f"rank 0 (host {os.uname().nodename}, pid 1000)"
     for rank in (1, 2):
-        assert knock(a_hello(rank), socket.AF_INET, at(door)) == (4321, "127.0.0.1", "127.0.0.1")
+        assert knock(a_hello(rank), socket.AF_INET, at(door)) == (4321, "127.0.0.1", "127.0.0.1", zero)
     door.await_all()
     assert sorted(door.ranks()) == [0, 1, 2]
 
