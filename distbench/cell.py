@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from distbench import ceilings, clock, cores, guards, memory, modes, profiling, record, telemetry
+from distbench import ceilings, checkup, clock, cores, guards, health, memory, modes, profiling, record, telemetry
 from distbench.ceilings import store
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
@@ -114,7 +114,8 @@ class Cell:
         try:
             return self.run()
         except Wrong as wrong:
-            return self.record("wrong", f"wrong result: {wrong}", verification=wrong.verification)
+            told = self.record("wrong", f"wrong result: {wrong}", verification=wrong.verification)
+            return told | {"health": health.of_wrong(told, wrong.verification) if self.config.health.check else None}
         except Unsupported as error:
             return self.record("skipped", str(error))
         except Lacking as error:
@@ -165,6 +166,10 @@ class Cell:
         if self.config.ceilings.measure:
             self._stage("ceilings")
             self.ceilings = ceilings.measured(self.world, self.config, place)
+        examined: checkup.Checkup | None = None
+        if self.config.health.check:
+            self._stage("health")
+            examined = checkup.measured(self.world, self.config, place, self.units)
         busbw = self._path(place) is Path.collective and self.config.collect is not CollectName.topk
         combined = self.world.attempt("combine", lambda: summary(samples, plan, self.config.collect if busbw else None))
         outcome = combined | {
@@ -175,7 +180,8 @@ class Cell:
             **telemetry.energy(self.telemetry or [], place.ranks, plan.flop * self.mode.inner),
         }
         told = self.record("ok", None, samples=samples, result=outcome, verification=verification)
-        return self._placed_under_ceilings(guards.judged(told, peak_of(told), self.config.guard))
+        told = self._placed_under_ceilings(guards.judged(told, peak_of(told), self.config.guard))
+        return told if examined is None else checkup.examined(told, examined, self.config)
 
     def _placed_under_ceilings(self, told: dict[str, Any]) -> dict[str, Any]:
         """The record with the result's share of the measured ceiling, and of the datasheet's peak. Rank 0's counts."""
@@ -235,6 +241,8 @@ class Cell:
             "telemetry": self.telemetry,
             "trace": self.trace,
             "ceilings": self.ceilings,
+            "health": None,
+            "links": None,
             "warnings": [],
             "unchecked": [],
             "environment": record.environment()

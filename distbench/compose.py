@@ -167,6 +167,21 @@ def _register(folder: Path | None = None) -> None:
     ConfigStore.instance().store(name="schema", node=Config)
     maker = new_folder if folder is None else lambda parent: str(folder)
     OmegaConf.register_new_resolver("new_folder", maker, replace=True)
+    OmegaConf.register_new_resolver("by_device", by_device, replace=True)
+
+
+def by_device(device: object, engine: object, on_cpu: object, on_gpu: object) -> object:
+    """One of two values, by where the cell will compute: an experiment's size that suits both a CPU and a GPU.
+
+    device, engine: as the configuration has them; auto is a GPU where this process sees one.
+    """
+    if str(engine) == "numpy" or str(device) == "cpu":
+        return on_cpu
+    if str(device) == "auto" and str(engine) != "cupy":
+        import torch
+
+        return on_gpu if torch.cuda.is_available() else on_cpu
+    return on_gpu
 
 
 @cache
