@@ -79,6 +79,12 @@ class Facts:
         told: dict[str, Any] | None = self.record["telemetry"][rank]["gpu"]
         return told
 
+    def cores(self, rank: int) -> float:
+        """A rank's share of the cores in its mask, each divided among this run's ranks that may run on it."""
+        own = self.ranks[rank]
+        users = Counter(core for other in self.ranks if other["host"] == own["host"] for core in other["affinity"])
+        return sum(1 / users[core] for core in own["affinity"])
+
     def kind(self, rank: int) -> str:
         """What a rank's device is: equal kinds should be equally fast."""
         return str(self.ranks[rank]["device_name"] or self.cpu(rank)["model"])
@@ -283,12 +289,13 @@ def _gpu_causes(facts: Facts, gpu: dict[str, Any], peers: list[dict[str, Any]]) 
 def _cpu_causes(facts: Facts, rank: int, peers: list[int]) -> list[str]:
     own, cpu, guard = facts.ranks[rank], facts.cpu(rank), facts.guard
     texts: list[str] = []
-    for key, count in (("threads", own["threads"]), ("cores", len(own["affinity"]))):
-        others = [facts.ranks[p]["threads"] if key == "threads" else len(facts.ranks[p]["affinity"]) for p in peers]
-        if others and count < median(others) and not own["device_name"]:
-            texts.append(f"it has {count} {key}, the others {median(others):g}")
-    if own["threads"] > len(own["affinity"]) and not own["device_name"]:
-        texts.append(f"its {own['threads']} threads share {len(own['affinity'])} cores")
+    if peers and not own["device_name"]:
+        threads = median([facts.ranks[peer]["threads"] for peer in peers])
+        if own["threads"] < threads:
+            texts.append(f"it computes with {own['threads']} threads, the others with {threads:g}")
+        cores, usual = facts.cores(rank), median([facts.cores(peer) for peer in peers])
+        if cores < (1 - facts.limits.slow) * usual:
+            texts.append(f"its share of the cores that it may run on is {cores:.3g}, the others' {usual:.3g}")
     if cpu["others_cores"] is not None and cpu["others_cores"] / cpu["cores"] > guard.other_load:
         texts.append(f"other work took {cpu['others_cores']:.1f} of its {cpu['cores']} cores")
     if cpu["steal_share"] is not None and cpu["steal_share"] > guard.steal:
@@ -312,7 +319,7 @@ def _stalls(facts: Facts, verdicts: list[Verdict], group: list[int]) -> None:
         shares.append(stalls / len(times) if stalls >= _FEWEST_STALLS else 0.0)
         verdicts[rank].numbers["stall_share"] = stalls / len(times)
     for rank, share in zip(group, shares, strict=True):
-        is_slow = verdicts[rank].verdict in (POWER, CLOCK, SLOW)
+        is_slow = any(reason["name"] in (POWER, CLOCK, SLOW) for reason in verdicts[rank].reasons)
         others = [other for r, other in zip(group, shares, strict=True) if r != rank]
         if not is_slow and others and share > facts.limits.stalls and share > 2 * median(others):
             longest = max(facts.record["samples"]["phases_s"]["gemm"][rank])
