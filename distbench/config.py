@@ -299,6 +299,18 @@ class Health:
 
 
 @dataclass
+class Peak:
+    """experiment=peak: the search for the fastest shape; not part of a cell's identity."""
+
+    search: bool = False
+    """The cell is one of a search."""
+    time_s: float = 60.0
+    """Seconds for each dtype; no cell is begun that would not end in time."""
+    largest: Optional[int] = None
+    """The largest square; null: 2048 on a CPU, 16384 on a GPU, and what the memory holds."""
+
+
+@dataclass
 class Run:
     """How the run itself goes; not part of a cell's identity."""
 
@@ -334,6 +346,7 @@ class Config:
     pipeline: Pipeline = field(default_factory=Pipeline)
     ceilings: Ceilings = field(default_factory=Ceilings)
     health: Health = field(default_factory=Health)
+    peak: Peak = field(default_factory=Peak)
     devices: Optional[list[int]] = None
     """Devices by number: those that drive=loop and threads use, or those that this host's ranks take in turn."""
     shards_per_device: int = 1
@@ -355,7 +368,7 @@ def cell_id(config: Config, world_size: int) -> str:
 
 def identity(values: dict[str, Any], world_size: int) -> str:
     """`cell_id` of a configuration given as plain values."""
-    told = {key: value for key, value in values.items() if key not in ("run", "guard")} | {"world": world_size}
+    told = {key: value for key, value in values.items() if key not in ("run", "guard", "peak")} | {"world": world_size}
     if isinstance(told.get("ceilings"), dict):  # where they are kept changes no cell
         told["ceilings"] = {key: value for key, value in told["ceilings"].items() if key != "folder"}
     if isinstance(told.get("health"), dict):  # thresholds change no cell

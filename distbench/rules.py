@@ -160,6 +160,7 @@ def _check_ranges(config: Config) -> None:
         ("shards_per_device", config.shards_per_device, 1, 1024),
         ("streams", config.streams, 1, 8),
         ("health.rounds", config.health.rounds, 1, 10**6),
+        ("peak.largest", config.peak.largest, 64, 2**20),
         ("run.world", config.run.world, 1, 10**6),
     )
     for key, value, low, high in at_least:
@@ -169,6 +170,7 @@ def _check_ranges(config: Config) -> None:
         ("measure.max_time_s", config.measure.max_time_s),
         ("measure.settle_max_s", config.measure.settle_max_s),
         ("ceilings.budget_s", config.ceilings.budget_s),
+        ("peak.time_s", config.peak.time_s),
         ("run.timeout_s", config.run.timeout_s),
         ("run.step_timeout_s", config.run.step_timeout_s),
     ):

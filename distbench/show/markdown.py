@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from distbench.show.health import health_lines
 from distbench.show.methods import methods_table
+from distbench.show.peak import peak_table
 from distbench.show.peaks import share_of_peak
 from distbench.show.runs import Run
 from distbench.show.units import rate, seconds
@@ -34,8 +36,10 @@ def _section(run: Run) -> str:
         "|---|---|---|---|---|---|---|---|---|",
         *[_row(item) for item in records],
     ]
-    if table := methods_table(records):
-        lines += ["", *[f"    {line}".rstrip() for line in table]]
+    healths = [line.plain for item in records for line in health_lines(item)]
+    for table in (methods_table(records), peak_table(records, run.path.parent), healths):
+        if table:
+            lines += ["", *[f"    {line}".rstrip() for line in table]]
     return "\n".join(lines)
 
 
