@@ -1,26 +1,38 @@
 #!/usr/bin/env bash
-# The records behind docs/results/h200.md: the gallery at full size and square 8192 in each dtype, one rank over nccl and
-# three ranks that share the GPU over gloo. Run it on a machine with a GPU, from the project's folder:
-#     benchmarks/h200.sh docs/results/h200 && distbench report --format md docs/results/h200/*.jsonl > docs/results/h200.md
+# The records behind docs/results/h200.md: what the card can do, the two experiments at full size, streams, and square
+# products in each dtype, on one device and with three shards or ranks that share it. Some seven minutes. Run it on a machine
+# with a GPU, from the project's folder:
+#     benchmarks/h200.sh docs/results/h200
+#     distbench report --format md --title "One NVIDIA H200" docs/results/h200/*.jsonl > docs/results/h200.md
 set -euo pipefail
 out=${1:?folder for the records}
 mkdir -p "$out"
+out=$(cd "$out" && pwd)
 export LOGLEVEL=ERROR
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-keep() { # NAME COMMAND…: run it in a folder of its own and keep its records
+export XDG_CACHE_HOME=$work/cache # the ceilings of this run, of which its later results tell their share
+PYTHONPATH=$(pwd)${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH
+
+keep() { # NAME COMMAND…: run it in a folder of its own and keep its records; a cell that failed stays among them
   local name=$1
   shift
-  "$@" hydra.run.dir="$work/$name" hydra.sweep.dir="$work/$name"
-  mv "$work/$name/results.jsonl" "$out/$name.jsonl"
+  mkdir "$work/$name"
+  echo "== $name"
+  (cd "$work/$name" && "$@") || echo "$name: exit status $?"
+  mv "$work/$name"/*/*/*/results.jsonl "$out/$name.jsonl"
 }
 
-dtypes=float64,float32,bfloat16,float16
+dtypes=float64,float32,tf32,bfloat16,float16,float8_e4m3fn,float8_e5m2,int8,complex64,complex128
 one="python3 -m distbench"
 three="torchrun --nproc_per_node=3 -m distbench"
-keep gallery-1-rank $one workload=gallery
-keep square-1-rank $one -m workload=square workload.n=8192 workload.dtype=$dtypes measure=thorough measure.max_time_s=10
-keep gallery-3-ranks $three workload=gallery
-keep gallery-3-ranks-shared $three workload=gallery path=shared
-keep square-3-ranks $three -m workload=square workload.n=8192 workload.dtype=$dtypes measure=thorough measure.max_time_s=10
+keep 0-ceilings $one workload=ceilings
+keep 1-gallery-methods-1-device $one -m +experiment=gallery_methods
+keep 2-gallery-methods-3-ranks $three -m +experiment=gallery_methods
+keep 3-topk $one -m workload=gallery workload.upload=none workload.dtype=float64,bfloat16 collect=none,topk
+keep 4-cpu-vs-gpu $one -m +experiment=cpu_vs_gpu
+keep 5-streams $one -m +experiment=streams
+keep 6-stream-kinds $one -m +experiment=stream_kinds
+keep 7-square $one -m workload=square workload.n=8192 workload.dtype=$dtypes measure=thorough measure.max_time_s=5

@@ -11,7 +11,21 @@ from typing import Any
 
 import torch
 
-from distbench import ceilings, checkup, clock, cores, guards, health, memory, modes, profiling, record, telemetry
+from distbench import (
+    anatomy,
+    ceilings,
+    checkup,
+    clock,
+    cores,
+    guards,
+    health,
+    memory,
+    modes,
+    probe,
+    profiling,
+    record,
+    telemetry,
+)
 from distbench.ceilings import store
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
@@ -36,11 +50,13 @@ from distbench.drives import DRIVES
 from distbench.dtypes import result
 from distbench.engines import ENGINES
 from distbench.layout import Block
+from distbench.loop import LOOPS, REPEATS, looped
 from distbench.measure import Samples, barrier_cost_s, measure
 from distbench.place import Place, find_place, oversubscribed
 from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
 from distbench.rules import check
 from distbench.show.peaks import peak_of, share_of_peak
+from distbench.stats import timeit
 from distbench.summary import samples_of, summary
 from distbench.supports import Unsupported, refuse_dtype, refuse_shapes
 from distbench.timed import Timed, standing_aside
@@ -90,10 +106,13 @@ class Cell:
         self.settings: dict[str, Any] = {}
         self.telemetry: list[dict[str, Any]] | None = None
         self.mode = modes.told_of(config.measure)
+        self.limits: dict[str, Any] | None = None
         self.ceilings: list[dict[str, Any]] | None = None
         """What the machine can do, where this cell measures it."""
-        self.init: dict[str, float] = {}
-        """Seconds of the slowest rank: fill_s, A and B made on the device; init_host_s, A made on the host and copied."""
+        self.init: dict[str, Any] = {}
+        """Seconds of the slowest rank: fill_s, A and B made on the device; init_host_s, A made on the host and copied.
+
+        With measure.loop also what the plain loop gave on rank 0."""
         self.refused = False
         """It cannot be done here, and nothing was allocated: a single cell is then refused instead of recorded."""
         self.began = time.monotonic()
@@ -160,6 +179,14 @@ class Cell:
         samples = self._measured(timed, place)
         self._stage("verify")
         verifier.check_again()  # what the last sample left must be right too
+        if self.config.measure.loop:
+            self._stage("loop")
+            told = self.world.attempt("loop", lambda: looped(timed, self.units, self.config.measure.loop))
+            loop = self.world.gather_json(told)[0]
+            self.init["loop"] = loop | {"timeit_s": timeit(samples.span_s, LOOPS, REPEATS)}
+        if self.config.measure.limits:
+            self._stage("limits")
+            self.limits = probe.limits(self.world, self.config, place, self.units, plan, self.mode.inner)
         if self.config.profile is Profile.torch:
             self._stage("profile")
             self._profiled(place)
@@ -172,6 +199,10 @@ class Cell:
             examined = checkup.measured(self.world, self.config, place, self.units)
         busbw = self._path(place) is Path.collective and self.config.collect is not CollectName.topk
         combined = self.world.attempt("combine", lambda: summary(samples, plan, self.config.collect if busbw else None))
+        if place.is_shared:
+            combined["gemm_tflops"] = (
+                None  # no rank's product is alone on its GPU, and its events do not tell by how much
+            )
         outcome = combined | {
             "setup_s": setup_s,
             "first_s": first_s,
@@ -197,6 +228,7 @@ class Cell:
             told["ceiling"] = store.compared(store.kept(place, store.identity(here)), told)
         share = None if told["ceiling"] is None else told["ceiling"]["share"]
         told["result"] |= {"ceiling_share": share, "datasheet_share": share_of_peak(told)}
+        told["anatomy"] = anatomy.anatomy(told)
         return told
 
     def record(
@@ -240,6 +272,7 @@ class Cell:
             "verification": verification,
             "telemetry": self.telemetry,
             "trace": self.trace,
+            "limits": self.limits,
             "ceilings": self.ceilings,
             "health": None,
             "links": None,
@@ -247,7 +280,7 @@ class Cell:
             "unchecked": [],
             "environment": record.environment()
             | {"command": record.command(self.world.launch)}
-            | {"settings": self.settings, "thread_pools": cores.thread_pools()},
+            | {"settings": self.settings, "thread_pools": cores.thread_pools(), "torch_kernels": cores.torch_kernels()},
         }
 
     def close(self) -> None:

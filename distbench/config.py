@@ -200,6 +200,10 @@ class Measure:
     target_rel_ci: float = 0.01
     """Stop when the half-width of the median's 95 % interval is at most this share of the median."""
     start: Start = Start.auto
+    loop: int = 0
+    """Runs of a plain loop after the samples, timed as a notebook would: cumulated, and without synchronising."""
+    limits: bool = False
+    """After the samples, measure what the query may run into: copies, its GEMM alone, its collective."""
     mode: Mode = Mode.default
     """burst: a rested device, short; sustained: a settled one, for min_time_s at least."""
     settle: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 
 
@@ -60,6 +61,28 @@ def thread_pools() -> list[dict[str, object]]:
     kept = ("internal_api", "version", "num_threads", "architecture", "threading_layer", "prefix")
     pools = [{key: pool[key] for key in kept if pool.get(key) is not None} for pool in threadpool_info()]
     return sorted(pools, key=lambda pool: str(pool))
+
+
+def torch_kernels() -> dict[str, object]:
+    """What torch multiplies with on the CPU: libraries (one linked statically is no pool), instructions, threads."""
+    import torch
+
+    told = libraries_of(torch.__config__.show())
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"libraries": told, "capability": capability, "threads": torch.get_num_threads()}
+
+
+def libraries_of(config: str) -> list[str]:
+    """BLAS and oneDNN with their versions, as torch.__config__.show() tells them; BLAS alone where it tells no version."""
+    found = [
+        f"{name} {match[1]}"
+        for name, pattern in (("MKL", r"Math Kernel Library Version ([\d.]+)"), ("oneDNN", r"MKL-DNN v([\d.]+)"))
+        if (match := re.search(pattern, config))
+    ]
+    blas = re.search(r"BLAS_INFO=(\w+)", config)
+    if blas and not any(name.lower().startswith(blas[1].lower()) for name in found):
+        found.insert(0, {"open": "OpenBLAS"}.get(blas[1], blas[1]))
+    return found
 
 
 def _environment_of(pid: int) -> dict[str, str]:

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distbench.config import DType, Fill
-from distbench.dtypes import FACTS, storage
+from distbench.dtypes import FACTS, of_operand, storage
 from distbench.layout import Extent
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def values_at(
 
     Complex ones as complex128. Rows are ids through the batch: b·m + i for A[b, i, :], b·k + l for B[b, l, :].
     """
+    dtype = of_operand(dtype, operand)
     if dtype in _PART:
         real, imaginary = (
             values_at(seed, name, rows, columns, _PART[dtype], fill) for name in (operand, f"{operand} imaginary")
@@ -126,11 +127,12 @@ def fill_block(
 ) -> None:
     """Write a block of A or B in place, on the tensor's own device.
 
-    target: [batch, rows, columns], of `dtype`, of any strides. extent: where the block lies in the whole operand;
+    target: [batch, rows, columns], of the operand's dtype, of any strides. extent: where the block lies in the whole operand;
     rows_per_batch: rows of the whole operand per batch entry. threads: CPU threads; on CUDA the device does the work.
     progress: told the share done, from 0 to 1, on the calling thread.
     """
     batch, rows, columns = extent
+    dtype = of_operand(dtype, operand)
     if target.numel() == 0 or fill is Fill.zeros:
         target.zero_()
         return

@@ -50,6 +50,8 @@ class DTypeFacts:
     is_scaled: bool = False
     """A and B are stored multiplied by powers of two, which the product divides out: workload.scaling."""
     is_integer: bool = False
+    b_dtype: DType | None = None
+    """How B is stored and filled, where not as A."""
 
     @property
     def components(self) -> int:
@@ -87,7 +89,9 @@ FACTS: dict[DType, DTypeFacts] = {
     DType.bfloat16: DTypeFacts("bfloat16", 2, 2.0**-8, 2.0**-24, 8, "bfloat16", 2, "float32", "bfloat16"),
     DType.float16: DTypeFacts("float16", 2, 2.0**-11, 2.0**-24, 11, "float16", 2, "float32", "float16", in_numpy=True),
     DType.float8_e4m3fn: _FLOAT8,
-    DType.float8_e5m2: replace(_FLOAT8, name="float8_e5m2"),
+    # cuBLAS multiplies no two float8_e5m2 matrices (cuBLASLt's table of FP8 types): B is float8_e4m3fn, as where gradients
+    # meet weights.
+    DType.float8_e5m2: replace(_FLOAT8, name="float8_e5m2", b_dtype=DType.float8_e4m3fn),
     DType.int8: DTypeFacts("int8", 1, 0.0, 0.0, 31, "int32", 4, "int32", "int8", capability=(7, 5), is_integer=True),
     DType.complex64: replace(_FLOAT32, name="complex64", itemsize=8, c_name="complex64", c_itemsize=8, flop_per_term=8),
     DType.complex128: replace(
@@ -100,8 +104,13 @@ NEEDS_BLACKWELL: tuple[DType, ...] = (DType.mxfp8, DType.nvfp4)
 """Named, and skipped with a reason: the formats whose scales belong to blocks of 32 and 16 terms."""
 
 
+def of_operand(dtype: DType, operand: str) -> DType:
+    """The dtype in which operand "a" or "b" is stored and filled."""
+    return FACTS[dtype].b_dtype or dtype if operand == "b" else dtype
+
+
 def storage(dtype: DType) -> torch.dtype:
-    """How A and B are stored."""
+    """How an operand of this dtype is stored."""
     import torch
 
     stored: torch.dtype = getattr(torch, FACTS[dtype].name)

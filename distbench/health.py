@@ -68,8 +68,19 @@ class Facts:
     def ranks(self) -> list[dict[str, Any]]:
         return list(self.record["world"]["ranks"])
 
+    def times_s(self, rank: int) -> list[float]:
+        """Of a rank's product, per sample. Of ranks that take turns on one GPU the whole sample: their events may or may
+        not hold another's turn.
+        """
+        uuids = [told["device_uuid"] for told in self.ranks]
+        samples = self.record["samples"]
+        shares = uuids[rank] is not None and uuids.count(uuids[rank]) > 1
+        times: list[float] = (samples["rank_s"] if shares else samples["phases_s"]["gemm"])[rank]
+        return times
+
     def gemm_s(self, rank: int) -> float:
-        return median(self.record["samples"]["phases_s"]["gemm"][rank])
+        """The median of those."""
+        return median(self.times_s(rank))
 
     def cpu(self, rank: int) -> dict[str, Any]:
         told: dict[str, Any] = self.record["telemetry"][rank]["cpu"]
@@ -314,7 +325,7 @@ def _stalls(facts: Facts, verdicts: list[Verdict], group: list[int]) -> None:
     usual = median([facts.gemm_s(rank) for rank in group])
     shares = []
     for rank in group:
-        times = facts.record["samples"]["phases_s"]["gemm"][rank]
+        times = facts.times_s(rank)
         stalls = sum(1 for time_s in times if time_s > _STALL * usual)
         shares.append(stalls / len(times) if stalls >= _FEWEST_STALLS else 0.0)
         verdicts[rank].numbers["stall_share"] = stalls / len(times)
@@ -322,7 +333,7 @@ def _stalls(facts: Facts, verdicts: list[Verdict], group: list[int]) -> None:
         is_slow = any(reason["name"] in (POWER, CLOCK, SLOW) for reason in verdicts[rank].reasons)
         others = [other for r, other in zip(group, shares, strict=True) if r != rank]
         if not is_slow and others and share > facts.limits.stalls and share > 2 * median(others):
-            longest = max(facts.record["samples"]["phases_s"]["gemm"][rank])
+            longest = max(facts.times_s(rank))
             text = f"it stood still in {share:.0%} of the samples (up to {longest:.3g} s, usually {usual:.3g} s)"
             causes = _cpu_causes(facts, rank, [r for r in group if r != rank])
             why = "; ".join(causes) or "something stops its process or its device now and then"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distbench.config import Layout, Scaling, Workload
-from distbench.dtypes import FACTS, storage
+from distbench.dtypes import FACTS, of_operand, storage
 from distbench.layout import Block, Extent
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ def allocate(block: Block, workload: Workload, device: torch.device) -> tuple[to
     """Uninitialised A [batch, m, k] and B [batch, k, n] of a block, as views of what is stored."""
     import torch
 
-    layout, dtype = layout_of(workload), storage(workload.dtype)
+    layout = layout_of(workload)
     views = []
-    for letter, shape in zip(layout.value, stored_shapes(block, layout, workload.padding), strict=True):
-        memory = torch.empty(shape, dtype=dtype, device=device)
+    shapes = stored_shapes(block, layout, workload.padding)
+    for operand, letter, shape in zip("ab", layout.value, shapes, strict=True):
+        memory = torch.empty(shape, dtype=storage(of_operand(workload.dtype, operand)), device=device)
         own = memory[:, :, : shape[2] - workload.padding] if workload.padding else memory
         views.append(own.mT if letter == "t" else own)
     return views[0], views[1]

@@ -39,6 +39,8 @@ class Place:
     """Per part."""
     notes: list[str]
     """What a person should know: a shared device, idle GPUs."""
+    is_shared: bool = False
+    """Whether ranks share a GPU: it takes turns, and a turn of another's may or may not lie between a rank's own events."""
 
 
 def find_place(world: World, config: Config) -> Place:
@@ -76,7 +78,15 @@ def find_place(world: World, config: Config) -> Place:
     actual = world.gather_ints([_threads_in_use()])
     ranks = [_rank_facts(world, rank, fact, actual[rank][0]) for rank, fact in enumerate(facts)]
     return Place(
-        device, backend, threads, first, places, ranks, _rooms(facts), _notes(world, config, facts, device, shared)
+        device,
+        backend,
+        threads,
+        first,
+        places,
+        ranks,
+        _rooms(facts),
+        _notes(world, config, facts, device, shared),
+        bool(shared),
     )
 
 

@@ -21,7 +21,7 @@ from distbench.config import (
     Stream,
     Upload,
 )
-from distbench.dtypes import FACTS, DTypeFacts
+from distbench.dtypes import FACTS, DTypeFacts, of_operand
 from distbench.layout import Block, shard_of, whole
 from distbench.operands import layout_of, stored_shapes
 
@@ -85,6 +85,7 @@ class Plan:
             "bytes": self.bytes,
             "flop_per_term": self.facts.flop_per_term,
             "stored_dtype": self.facts.name,
+            "stored_dtype_b": FACTS[of_operand(self.dtype, "b")].name,
             "c_dtype": self.facts.c_name,
             "accumulate": self.facts.accumulate,
             "layout": str(self.layout),
@@ -197,7 +198,8 @@ def refuse_path(config: Config, hosts: int, device: Device, backend: Backend) ->
     if config.path in (Path.pinned, Path.pipelined) and not on_gpu:
         raise Lacking("path", config.path, "page-locked memory is for copies from a GPU: use in_place or shared")
     if (config.streams > 1 or config.stream is not Stream.default) and not on_gpu:
-        raise Lacking("streams", config.streams, "streams are a GPU's, and this cell runs on the CPU")
+        key, value = ("streams", config.streams) if config.streams > 1 else ("stream", config.stream)
+        raise Lacking(key, value, "streams are a GPU's, and this cell runs on the CPU")
     if config.collect is CollectName.host and config.path is Path.in_place and on_gpu:
         raise ConfigError("path", config.path, "C is in the GPU's memory, not the host's: use pinned or shared")
 

@@ -153,6 +153,7 @@ def _check_ranges(config: Config) -> None:
         ("workload.padding", config.workload.padding, 0, 2**20),
         ("measure.warmup", config.measure.warmup, 1, 10**6),
         ("measure.min_samples", config.measure.min_samples, 1, 10**6),
+        ("measure.loop", config.measure.loop, 0, 10**6),
         ("measure.max_samples", config.measure.max_samples, 1, 10**6),
         ("threads", config.threads, 1, 4096),
         ("topk.k", config.topk.k, 1, 1024),

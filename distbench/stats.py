@@ -48,3 +48,32 @@ def _interval_ranks(count: int) -> tuple[int, int] | None:
         tail += comb(count, low)
         low += 1
     return low, count + 1 - low
+
+
+def timeit(samples: Sequence[float], loops: int, repeats: int) -> tuple[float, float] | None:
+    """Mean and spread as %%timeit -n loops -r repeats gives them, from samples in the order in which they were taken.
+
+    Each group of `loops` neighbouring samples is a repeat, whose time is the group's mean; the result is the mean and
+    the population standard deviation of the first `repeats` of them. None: fewer than loops x repeats samples.
+    """
+    if len(samples) < loops * repeats:
+        return None
+    means = [sum(samples[at * loops : (at + 1) * loops]) / loops for at in range(repeats)]
+    mean = sum(means) / repeats
+    return mean, sqrt(sum((value - mean) ** 2 for value in means) / repeats)
+
+
+def line_fit(cumulated: Sequence[float]) -> tuple[float, float] | None:
+    """(slope, largest distance from the line ÷ the last time) of the least-squares line through the times after runs
+    1, 2, …; None below three of them.
+    """
+    count = len(cumulated)
+    if count < 3:
+        return None
+    middle, mean = (count + 1) / 2, sum(cumulated) / count
+    runs = range(1, count + 1)
+    slope = sum((x - middle) * (y - mean) for x, y in zip(runs, cumulated, strict=True)) / sum(
+        (x - middle) ** 2 for x in runs
+    )
+    worst = max(abs(y - mean - slope * (x - middle)) for x, y in zip(runs, cumulated, strict=True))
+    return slope, worst / cumulated[-1]

@@ -39,10 +39,10 @@ def collectives(world: World, config: Config, place: Place, budget: Budget) -> I
     longest_s = max(0.05, budget.left_s() / (len(sizes) * len(FACTORS)))
     for wanted in sizes:
         for name in FACTORS:
-            yield _row(world, str(place.backend), device, name, wanted, longest_s)
+            yield collective_row(world, str(place.backend), device, name, wanted, longest_s)
 
 
-def _row(world: World, backend: str, device: torch.device, name: str, wanted: int, longest_s: float) -> Row:
+def collective_row(world: World, backend: str, device: torch.device, name: str, wanted: int, longest_s: float) -> Row:
     p = world.size
     part = max(1, wanted // 4 // p)
     count = part * p

@@ -18,9 +18,8 @@ from rich.text import Text
 
 from distbench import __version__
 from distbench.config import Config
-from distbench.show.methods import methods_table
-from distbench.show.peak import peak_table
 from distbench.show.result import result_lines
+from distbench.show.tables import sweep_table
 from distbench.show.units import rate, seconds
 
 _CLEAR = "\r\x1b[K"
@@ -125,7 +124,7 @@ class Console:
     def _finish(self, results: Path) -> None:
         if self.best is not None:
             self.out.print(f"best: {rate(self.best[0])}, {self.best[1]}", markup=False)
-        for line in [*methods_table(self.records), *peak_table(self.records, results.parent)]:
+        for line in sweep_table(self.records, results.parent):
             self.out.print(line, markup=False)
         shown = results.relative_to(Path.cwd()) if results.is_relative_to(Path.cwd()) else results
         self.out.print(f"results: {shown}", markup=False)

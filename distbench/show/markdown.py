@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from distbench.show.anatomy import anatomy_markdown
 from distbench.show.health import health_lines
-from distbench.show.methods import methods_table
-from distbench.show.peak import peak_table
 from distbench.show.peaks import share_of_peak
 from distbench.show.runs import Run
+from distbench.show.tables import sweep_table
 from distbench.show.units import rate, seconds
 
 
@@ -36,11 +36,19 @@ def _section(run: Run) -> str:
         "|---|---|---|---|---|---|---|---|---|",
         *[_row(item) for item in records],
     ]
+    lines += anatomy_markdown(records, _name)
     healths = [line.plain for item in records for line in health_lines(item)]
-    for table in (methods_table(records), peak_table(records, run.path.parent), healths):
+    for table in (sweep_table(records, run.path.parent), healths):
         if table:
             lines += ["", *[f"    {line}".rstrip() for line in table]]
     return "\n".join(lines)
+
+
+def _name(item: dict[str, Any]) -> str:
+    """A cell in a few words, apart from the others of its sweep."""
+    config = item["config"]
+    words = [config["workload"]["name"], config["workload"]["dtype"], config["engine"], config["device"]]
+    return " ".join([*words, f"drive={config['drive']}", f"collect={config['collect']}", f"path={config['path']}"])
 
 
 def _row(item: dict[str, Any]) -> str:

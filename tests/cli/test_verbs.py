@@ -20,7 +20,7 @@ from distbench.show.usage import USAGE
 from distbench.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "docs" / "results" / "h200"
+RECORDS = ROOT / "tests" / "records"
 SWEEP = [
     "-m",
     "workload=square",
@@ -141,7 +141,7 @@ sys.exit(main({list(words)!r}))
 )
 def test_a_laptop_needs_no_torch(words: list[str]) -> None:
     path = Path("run.jsonl")
-    path.write_bytes((RESULTS / "square-3-ranks.jsonl").read_bytes())
+    path.write_bytes((RECORDS / "square-3-ranks.jsonl").read_bytes())
     done = blocked("torch", *[str(path) if word == "RUN" else word for word in words])
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
@@ -158,7 +158,7 @@ def test_a_laptop_needs_no_torch(words: list[str]) -> None:
     ],
 )
 def test_a_missing_extra_is_one_line_that_says_what_to_install(module: str, words: list[str]) -> None:
-    path = str(RESULTS / "square-3-ranks.jsonl")
+    path = str(RECORDS / "square-3-ranks.jsonl")
     done = blocked(module, *[path if word == "RUN" else word for word in words])
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
@@ -171,14 +171,14 @@ def test_a_misspelt_verb_or_run_is_answered_with_the_nearest() -> None:
     told = run(["reprot", "x"])
     assert (told.returncode, told.stderr.count("\n")) == (2, 1)
     assert "did you mean distbench report?" in told.stderr
-    told = run(["report", str(RESULTS / "square-3-rank.jsonl")])
+    told = run(["report", str(RECORDS / "square-3-rank.jsonl")])
     assert told.returncode == 2
     assert "square-3-ranks.jsonl" in told.stderr or "square-1-rank.jsonl" in told.stderr
 
 
 @pytest.mark.usefixtures("in_tmp")
 def test_output_into_a_closed_pipe_ends_quietly() -> None:
-    script = f"{sys.executable} -m distbench report {RESULTS} --format csv | head -1"
+    script = f"{sys.executable} -m distbench report {RECORDS} --format csv | head -1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("run,cell,")
     assert done.stderr == ""

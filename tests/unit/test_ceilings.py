@@ -147,12 +147,12 @@ def test_wrong_numbers_of_a_collective_are_seen() -> None:
 
 
 def test_a_copy_that_misses_a_byte_is_seen() -> None:
-    source = copies._pattern(1000, torch.device("cpu"))
+    source = copies.pattern(1000, torch.device("cpu"))
     target = source.clone()
-    copies._same(source, target)
+    copies.same(source, target)
     target[999] += 1
     with pytest.raises(ValueError, match="differs"):
-        copies._same(source, target)
+        copies.same(source, target)
 
 
 def test_a_broken_or_missing_file_is_no_ceiling(tmp_path: Path) -> None:

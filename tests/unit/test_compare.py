@@ -13,13 +13,13 @@ import pytest
 from distbench.show.compare.main import main as compare
 from distbench.show.compare.verdict import Estimate, estimate, holm, log_median_error, loss, verdict
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "h200"
+RECORDS = Path(__file__).resolve().parents[1] / "records"
 Record = dict[str, Any]
 Change = Callable[[Record], Any]
 
 
 def records(name: str = "square-1-rank") -> list[Record]:
-    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text().splitlines()]
 
 
 def slower(item: Record, factor: float) -> None:
@@ -144,12 +144,12 @@ def test_how_samples_were_started_must_agree_between_ranks(told: Any) -> None:
 def test_another_schema_is_unusable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     item = records()[0] | {"schema": 2}
     (tmp_path / "results.jsonl").write_text(json.dumps(item) + "\n")
-    assert compare([str(RESULTS / "square-1-rank.jsonl"), str(tmp_path)]) == 2
+    assert compare([str(RECORDS / "square-1-rank.jsonl"), str(tmp_path)]) == 2
     assert "schema 2" in capsys.readouterr().err
 
 
 def test_runs_with_nothing_in_common_are_unusable(capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare([str(RESULTS / "square-1-rank.jsonl"), str(RESULTS / "gallery-3-ranks.jsonl")]) == 2
+    assert compare([str(RECORDS / "square-1-rank.jsonl"), str(RECORDS / "gallery-3-ranks.jsonl")]) == 2
     told = capsys.readouterr()
     assert "no cell in common" in told.err
     assert told.out == ""
@@ -198,7 +198,7 @@ def test_what_changed_besides_is_told(told: Any) -> None:
 
 
 def test_the_terminal_says_the_rule_the_verdict_and_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(RESULTS / "square-1-rank.jsonl")
+    path = str(RECORDS / "square-1-rank.jsonl")
     assert compare([path, path]) == 0
     out = capsys.readouterr().out
     assert "Holm" in out

@@ -48,7 +48,9 @@ def nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_the_groups_hold_the_files_that_the_tests_below_go_through() -> None:
     assert {"gallery", "gallery_small", "batched", "square", "mlp_column", "mlp_row"} <= set(files("workload"))
     assert {"torch_loop", "cupy_threads", "pipelined", "topk"} <= set(files("method"))
-    assert {"gpu", "sizes", "gallery_methods", "streams", "stream_kinds", "drives"} <= set(files("experiment"))
+    assert {"gpu", "sizes", "gallery_methods", "streams", "stream_kinds", "drives", "cpu_vs_gpu"} <= set(
+        files("experiment")
+    )
     assert {"default", "quick", "thorough"} <= set(files("measure"))
 
 
@@ -66,6 +68,12 @@ def test_an_experiment_file_composes_and_checks(name: str) -> None:
 def test_a_method_file_composes_and_checks_in_its_experiment(name: str) -> None:
     plain = composed("+experiment=gallery_methods")
     assert composed(f"+method={name}", "+experiment=gallery_methods") != plain
+
+
+@pytest.mark.parametrize("name", files("runner"))
+def test_a_runner_file_composes_and_checks_in_its_experiment(name: str) -> None:
+    plain = composed("+experiment=cpu_vs_gpu")
+    assert composed(f"+runner={name}", "+experiment=cpu_vs_gpu") != plain
 
 
 def test_the_gallery_methods_sweep_every_method_file() -> None:

@@ -14,8 +14,8 @@ from pyarrow import parquet
 
 from distbench.show.export import main as export
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "h200"
-FILES = sorted(map(str, RESULTS.glob("*.jsonl")))
+RECORDS = Path(__file__).resolve().parents[1] / "records"
+FILES = sorted(map(str, RECORDS.glob("*.jsonl")))
 
 
 def records() -> list[dict[str, Any]]:

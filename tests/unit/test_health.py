@@ -132,6 +132,16 @@ def test_devices_of_another_kind_are_not_compared() -> None:
     assert names(verdicts) == ["ok", "ok", "ok", "unknown"]
 
 
+def test_ranks_that_share_a_gpu_are_compared_by_the_whole_sample() -> None:
+    record = told([1.0, 1.0, 2.0], gpu=True)  # the third's events hold another's turn
+    record["samples"]["rank_s"] = [[3.0] * 20 for _ in range(3)]
+    for rank in record["world"]["ranks"]:
+        rank["device_uuid"] = "GPU-0"
+    verdicts = judged(record)
+    assert names(verdicts) == ["ok"] * 3
+    assert verdicts[2]["numbers"]["gemm_s"] == 3.0
+
+
 @pytest.mark.parametrize(("gemm_s", "verdict"), [(1.0, "ok"), (1.3, "compute_slow")])
 def test_alone_it_is_held_against_the_ceiling(gemm_s: float, verdict: str) -> None:
     record = told([gemm_s]) | {"ceiling": {"gemm_tflops": 1.1, "time": "2026-01-01T00:00:00Z"}}

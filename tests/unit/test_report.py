@@ -20,6 +20,7 @@ from distbench.show.report.terminal import bar, follow, screen, spark
 from distbench.show.runs import Run, Unusable, label_of, load, per_rank, shape_of, varying
 from distbench.verbs import VERBS, unknown_word
 
+RECORDS = Path(__file__).resolve().parents[1] / "records"
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "h200"
 Record = dict[str, Any]
 
@@ -27,7 +28,7 @@ Record = dict[str, Any]
 @pytest.fixture
 def three() -> Run:
     """Four dtypes on three ranks of an H200."""
-    (run,) = load([RESULTS / "square-3-ranks.jsonl"])
+    (run,) = load([RECORDS / "square-3-ranks.jsonl"])
     return run
 
 
@@ -233,7 +234,7 @@ def test_a_slip_in_a_folders_name_is_answered_with_the_nearest(tmp_path: Path) -
 def test_where_the_page_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = (RESULTS / "square-3-ranks.jsonl").read_bytes()
+    content = (RECORDS / "square-3-ranks.jsonl").read_bytes()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.jsonl").write_bytes(content)
