@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Result, missing, plain, require, run, start, torchrun
+from helpers import Launcher, Result, missing, plain, require, run, start, torchrun
 
 from distbench.health import bad_ranks
 
 HERE = Path(__file__).parent
 SMALL = ["+experiment=health", "workload.n=256", "threads=1", "measure.max_time_s=1", "measure.min_time_s=0.3"]
 # Others may be at work on the machine that runs the tests: only what at least doubles a time counts.
-LONG = ["+experiment=health", "workload.n=1280", "threads=1", "measure.max_time_s=8", "health.spread=0.7"]
+LONG = ["+experiment=health", "workload.n=1024", "threads=1", "measure.max_time_s=8", "health.spread=0.7"]
 
 
 def on(core: int, *before: str) -> list[str]:
@@ -65,6 +65,18 @@ def verdict(result: Result, rank: int) -> dict[str, Any]:
     return told
 
 
+def slowed(rank: int, launcher: Launcher, prefixes: list[list[str]]) -> tuple[dict[str, Any], Result]:
+    """What is said of a rank that is slowed. Other work on the machine may slow the others as much: three tries at most."""
+    for number in range(3):
+        folder = Path(f"try{number}")
+        folder.mkdir()
+        result = run(LONG, launcher, prefixes=prefixes, cwd=folder.absolute(), timeout_s=150)
+        told = verdict(result, rank)
+        if told["verdict"] == "compute_slow":
+            break
+    return told, result
+
+
 def text(told: dict[str, Any], name: str) -> str:
     return next(reason["text"] for reason in told["reasons"] if reason["name"] == name)
 
@@ -88,35 +100,36 @@ def test_alone_there_is_nothing_to_compare_with_and_it_says_so(in_tmp: Path) -> 
     assert "start more ranks, or measure one with workload=ceilings" in text(told, "unknown")
 
 
+@pytest.mark.timeout(500)
 def test_of_two_ranks_the_niced_one_with_a_competitor_is_named(two_cores: tuple[int, int]) -> None:
     free, shared = two_cores
-    with busy(shared, 2):
-        result = run(LONG, plain(2), prefixes=[on(free), on(shared, "nice", "-n", "10")])
-    told = verdict(result, 1)
+    with busy(shared, 8):
+        told, result = slowed(1, plain(2), [on(free), on(shared, "nice", "-n", "10")])
     assert told["verdict"] == "compute_slow"
     assert "of two ranks the slower is named" in text(told, "compute_slow")
     assert "other work took" in text(told, "compute_slow")
     assert f"rank 1 (host {os.uname().nodename}, cpu)" in bad_ranks(result.records[0])[-1]
 
 
+@pytest.mark.timeout(500)
 def test_of_three_ranks_the_one_off_the_median_is_named(two_cores: tuple[int, int]) -> None:
     common, shared = two_cores
-    with busy(shared, 4):
-        result = run(LONG, plain(3), prefixes=[on(common), on(shared, "nice", "-n", "10"), on(common)])
-    told = verdict(result, 1)
+    with busy(shared, 8):
+        told, _ = slowed(1, plain(3), [on(common), on(shared, "nice", "-n", "10"), on(common)])
     assert told["verdict"] == "compute_slow"
     assert "longer than the median of 3 equal devices" in text(told, "compute_slow")
     assert "other work took" in text(told, "compute_slow")
 
 
+@pytest.mark.timeout(500)
 def test_ranks_with_fewer_cores_are_named_with_their_share(two_cores: tuple[int, int]) -> None:
-    """Bound wrongly: two ranks on one core, the third has one for itself."""
+    """Bound wrongly: four ranks on one core, and one has a core for itself."""
     own, crowded = two_cores
-    result = run(LONG, plain(3), prefixes=[on(own), on(crowded), on(crowded)])
-    for rank in (1, 2):
+    _, result = slowed(4, plain(5), [on(own), *[on(crowded)] * 4])
+    for rank in (1, 2, 3, 4):
         told = verdict(result, rank)
         assert told["verdict"] == "compute_slow"
-        assert "its share of the cores that it may run on is 0.5, the others' 1" in text(told, "compute_slow")
+        assert "its share of the cores that it may run on is 0.25, the others' 1" in text(told, "compute_slow")
 
 
 def test_a_rank_that_is_stopped_now_and_then_is_named_though_its_median_is_fine(in_tmp: Path) -> None:
