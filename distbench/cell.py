@@ -11,7 +11,21 @@ from typing import Any
 
 import torch
 
-from distbench import anatomy, ceilings, clock, cores, guards, memory, modes, probe, profiling, record, telemetry
+from distbench import (
+    anatomy,
+    ceilings,
+    checkup,
+    clock,
+    cores,
+    guards,
+    health,
+    memory,
+    modes,
+    probe,
+    profiling,
+    record,
+    telemetry,
+)
 from distbench.ceilings import store
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
@@ -119,7 +133,8 @@ class Cell:
         try:
             return self.run()
         except Wrong as wrong:
-            return self.record("wrong", f"wrong result: {wrong}", verification=wrong.verification)
+            told = self.record("wrong", f"wrong result: {wrong}", verification=wrong.verification)
+            return told | {"health": health.of_wrong(told, wrong.verification) if self.config.health.check else None}
         except Unsupported as error:
             return self.record("skipped", str(error))
         except Lacking as error:
@@ -178,6 +193,10 @@ class Cell:
         if self.config.ceilings.measure:
             self._stage("ceilings")
             self.ceilings = ceilings.measured(self.world, self.config, place)
+        examined: checkup.Checkup | None = None
+        if self.config.health.check:
+            self._stage("health")
+            examined = checkup.measured(self.world, self.config, place, self.units)
         busbw = self._path(place) is Path.collective and self.config.collect is not CollectName.topk
         combined = self.world.attempt("combine", lambda: summary(samples, plan, self.config.collect if busbw else None))
         if place.is_shared:
@@ -192,7 +211,8 @@ class Cell:
             **telemetry.energy(self.telemetry or [], place.ranks, plan.flop * self.mode.inner),
         }
         told = self.record("ok", None, samples=samples, result=outcome, verification=verification)
-        return self._placed_under_ceilings(guards.judged(told, peak_of(told), self.config.guard))
+        told = self._placed_under_ceilings(guards.judged(told, peak_of(told), self.config.guard))
+        return told if examined is None else checkup.examined(told, examined, self.config)
 
     def _placed_under_ceilings(self, told: dict[str, Any]) -> dict[str, Any]:
         """The record with the result's share of the measured ceiling, and of the datasheet's peak. Rank 0's counts."""
@@ -254,6 +274,8 @@ class Cell:
             "trace": self.trace,
             "limits": self.limits,
             "ceilings": self.ceilings,
+            "health": None,
+            "links": None,
             "warnings": [],
             "unchecked": [],
             "environment": record.environment()

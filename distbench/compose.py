@@ -146,9 +146,20 @@ def job_label(arguments: list[str]) -> str:
 
 
 def _flags_first(arguments: list[str]) -> list[str]:
-    """Hydra's parser takes overrides in one run only: `a=1 -m b=2` becomes `-m a=1 b=2`."""
+    """Hydra's parser takes overrides in one run only: `a=1 -m b=2` becomes `-m a=1 b=2`.
+
+    An experiment that is a sweep by itself needs no -m: it is added.
+    """
     flags = [text for text in arguments if text in ("-m", "--multirun")]
-    return flags + [text for text in arguments if text not in flags]
+    rest = [text for text in arguments if text not in flags]
+    return (flags or (["-m"] if any(map(_is_sweep, rest)) else [])) + rest
+
+
+def _is_sweep(word: str) -> bool:
+    """An experiment that is a sweep by itself: its file says hydra.mode MULTIRUN, and nobody need write -m."""
+    key, _, name = word.lstrip("+").partition("=")
+    file = conf_dir() / "experiment" / f"{name}.yaml"
+    return key == "experiment" and file.is_file() and OmegaConf.select(OmegaConf.load(file), "hydra.mode") == "MULTIRUN"
 
 
 def _parse(arguments: list[str]) -> Any:
@@ -167,6 +178,21 @@ def _register(folder: Path | None = None) -> None:
     ConfigStore.instance().store(name="schema", node=Config)
     maker = new_folder if folder is None else lambda parent: str(folder)
     OmegaConf.register_new_resolver("new_folder", maker, replace=True)
+    OmegaConf.register_new_resolver("by_device", by_device, replace=True)
+
+
+def by_device(device: object, engine: object, on_cpu: object, on_gpu: object) -> object:
+    """One of two values, by where the cell will compute: an experiment's size that suits both a CPU and a GPU.
+
+    device, engine: as the configuration has them; auto is a GPU where this process sees one.
+    """
+    if str(engine) == "numpy" or str(device) == "cpu":
+        return on_cpu
+    if str(device) == "auto" and str(engine) != "cupy":
+        import torch
+
+        return on_gpu if torch.cuda.is_available() else on_cpu
+    return on_gpu
 
 
 @cache

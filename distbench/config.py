@@ -275,6 +275,46 @@ class Ceilings:
 
 
 @dataclass
+class Health:
+    """Is a rank slower, later or wrong where all do the same work (experiment=health)? Judges and changes no result."""
+
+    check: bool = False
+    """After the samples, measure the links in rotating pairs, compare the ranks' results, and judge every rank."""
+    slow: float = 0.1
+    """A product that takes so much longer than the median of equal devices, …"""
+    deviations: float = 5.0
+    """… and lies so many deviations above it (1.4826 times the median absolute deviation)."""
+    spread: float = 0.25
+    """Where two ranks or two halves leave no majority: so much slower than the fastest."""
+    stalls: float = 0.05
+    """Share of the samples in which a rank took over twice the usual time."""
+    late: float = 0.1
+    """A start so much after the others', as a share of the span."""
+    late_starts: float = 0.3
+    """Share of the samples whose start a rank missed."""
+    link: float = 0.5
+    """A best link that takes so much longer than the median rank's."""
+    ceiling: float = 0.8
+    """A device without a second of its kind: below this share of the measured ceiling."""
+    link_mib: float = 8.0
+    """MiB that go over a link and back."""
+    rounds: int = 16
+    """Rounds of pairs at most: all ranks meet all others in one less than there are ranks."""
+
+
+@dataclass
+class Peak:
+    """experiment=peak: the search for the fastest shape; not part of a cell's identity."""
+
+    search: bool = False
+    """The cell is one of a search."""
+    time_s: float = 60.0
+    """Seconds for each dtype; no cell is begun that would not end in time."""
+    largest: Optional[int] = None
+    """The largest square; null: 2048 on a CPU, 16384 on a GPU, and what the memory holds."""
+
+
+@dataclass
 class Run:
     """How the run itself goes; not part of a cell's identity."""
 
@@ -309,6 +349,8 @@ class Config:
     topk: TopK = field(default_factory=TopK)
     pipeline: Pipeline = field(default_factory=Pipeline)
     ceilings: Ceilings = field(default_factory=Ceilings)
+    health: Health = field(default_factory=Health)
+    peak: Peak = field(default_factory=Peak)
     devices: Optional[list[int]] = None
     """Devices by number: those that drive=loop and threads use, or those that this host's ranks take in turn."""
     shards_per_device: int = 1
@@ -324,15 +366,17 @@ class Config:
 
 
 def cell_id(config: Config, world_size: int) -> str:
-    """Twelve hex digits that name a cell: the composed configuration less run.*, guard.* and ceilings' folder, and the world."""
+    """Twelve hex digits that name a cell: the composed configuration less what changes no result, and the world."""
     return identity(as_dict(config), world_size)
 
 
 def identity(values: dict[str, Any], world_size: int) -> str:
     """`cell_id` of a configuration given as plain values."""
-    told = {key: value for key, value in values.items() if key not in ("run", "guard")} | {"world": world_size}
+    told = {key: value for key, value in values.items() if key not in ("run", "guard", "peak")} | {"world": world_size}
     if isinstance(told.get("ceilings"), dict):  # where they are kept changes no cell
         told["ceilings"] = {key: value for key, value in told["ceilings"].items() if key != "folder"}
+    if isinstance(told.get("health"), dict):  # thresholds change no cell
+        told["health"] = {key: value for key, value in told["health"].items() if key == "check"}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from distbench import resume
+from distbench import health, resume
 from distbench.alive import write_error_file
 from distbench.cell import Cell
 from distbench.compose import (
@@ -129,6 +129,7 @@ class Leader:
         self.console.show_standing(standing)
         if standing["status"] == "ok":
             self.good += 1
+            self.bad += health.bad_ranks(standing)
             rate: float = standing["result"]["tflops"]
             return rate
         self.bad.append(standing["reason"])
@@ -162,6 +163,7 @@ class Leader:
         self.console.show(record)
         if record["status"] == "ok":
             self.good += 1
+            self.bad += health.bad_ranks(record)
         elif record["status"] == "skipped":
             self.lacking.append(record["reason"])
         else:

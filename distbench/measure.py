@@ -38,6 +38,8 @@ class Samples:
     """Per phase, per rank: its time in each kept sample."""
     dropped_span_s: list[float] = field(default_factory=list)
     """Spans of the samples that a late start spoiled."""
+    late_starts: list[int] = field(default_factory=list)
+    """Per rank: in how many of those its own start was late."""
     start: str = ""
     """How samples were started: window or barrier."""
     start_reason: str | None = None
@@ -65,6 +67,7 @@ def measure(
     samples = Samples(
         rank_s=[[] for _ in range(world.size)],
         start_s=[[] for _ in range(world.size)],
+        late_starts=[0] * world.size,
         phases_s={name: [[] for _ in range(world.size)] for name in timed.names},
         start=str(start),
         start_reason=reason,
@@ -189,8 +192,11 @@ def _keep(
     span_s = (max(ends) - min(starts)) / 1e9
     if announced_ns is not None and len(rows) > 1:
         typical_s = median(samples.span_s or samples.dropped_span_s or [span_s])
-        if max(starts) - announced_ns > max(_LATE_NS, _LATE_SHARE * typical_s * 1e9):
+        latest_ns = announced_ns + max(_LATE_NS, _LATE_SHARE * typical_s * 1e9)
+        if max(starts) > latest_ns:
             samples.dropped_span_s.append(span_s)
+            for rank, (row, offset) in enumerate(zip(rows, offsets, strict=True)):
+                samples.late_starts[rank] += row[2] > 0 and row[1] + offset > latest_ns
             return False
     samples.span_s.append(span_s)
     samples.start_skew_s.append((max(starts) - min(starts)) / 1e9)

@@ -79,6 +79,7 @@ def check(config: Config) -> None:
     _check_topk(config)
     _check_drive(config)
     _check_ceilings(config)
+    _check_health(config)
     _check_modes(config)
 
 
@@ -127,6 +128,15 @@ def _check_ceilings(config: Config) -> None:
         raise ConfigError("split", config.split, "ceilings are measured with every device at work on its own: none")
 
 
+def _check_health(config: Config) -> None:
+    if not config.health.check:
+        return
+    if config.drive is not Drive.process:
+        raise ConfigError("drive", config.drive, "health is judged of a process per device: process")
+    if config.split is not Split.none:
+        raise ConfigError("split", config.split, "health is judged where every rank does the same work: none")
+
+
 def _check_size(workload: Workload, name: str) -> None:
     value = getattr(workload, name)
     if isinstance(value, bool) or value != value or value in (float("inf"), float("-inf")) or value != int(value):
@@ -150,6 +160,8 @@ def _check_ranges(config: Config) -> None:
         ("topk.chunk_rows", config.topk.chunk_rows, 1, _LARGEST_SIZE),
         ("shards_per_device", config.shards_per_device, 1, 1024),
         ("streams", config.streams, 1, 8),
+        ("health.rounds", config.health.rounds, 1, 10**6),
+        ("peak.largest", config.peak.largest, 64, 2**20),
         ("run.world", config.run.world, 1, 10**6),
     )
     for key, value, low, high in at_least:
@@ -159,14 +171,18 @@ def _check_ranges(config: Config) -> None:
         ("measure.max_time_s", config.measure.max_time_s),
         ("measure.settle_max_s", config.measure.settle_max_s),
         ("ceilings.budget_s", config.ceilings.budget_s),
+        ("peak.time_s", config.peak.time_s),
         ("run.timeout_s", config.run.timeout_s),
         ("run.step_timeout_s", config.run.step_timeout_s),
     ):
         if not 0 < seconds <= 10**7:
             raise ConfigError(key, seconds, "seconds, more than 0 and at most 10000000")
-    for name, share in vars(config.guard).items():
+    limits = [(f"guard.{name}", share) for name, share in vars(config.guard).items()]
+    for name in ("slow", "deviations", "spread", "stalls", "late", "late_starts", "link", "ceiling", "link_mib"):
+        limits.append((f"health.{name}", getattr(config.health, name)))
+    for key, share in limits:
         if not 0 < share < 1000:
-            raise ConfigError(f"guard.{name}", share, "more than 0 and less than 1000")
+            raise ConfigError(key, share, "more than 0 and less than 1000")
     if not 0 < config.measure.target_rel_ci < 1:
         raise ConfigError("measure.target_rel_ci", config.measure.target_rel_ci, "more than 0 and less than 1")
     if not 0 <= config.workload.seed < 2**63:

@@ -133,6 +133,7 @@ class Verifier:
 
         verdicts.append(world.broadcast_json(record.finite(world.attempt("verify", judged))))
         verification = verify.combined(verdicts) | {"method": verify_topk.METHOD, "ranks_checked": world.size}
+        verification["wrong_ranks"] = [rank for rank in verification["wrong_ranks"] if rank < world.size]
         if not verification["ok"]:
             raise Wrong(verification)
         return verification

@@ -204,6 +204,7 @@ def combined(verdicts: list[dict[str, Any] | None]) -> dict[str, Any]:
         "product_error": worst("product_error"),
         "product_tolerance": worst("product_tolerance"),
         "ranks_checked": len(told),
+        "wrong_ranks": [rank for rank, verdict in told if not verdict["ok"]],
         "reason": "; ".join(wrong[:4]) or None,
     }
 

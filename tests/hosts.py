@@ -90,6 +90,16 @@ class Hosts:
     def mend(self, name: str) -> None:
         self._in(LOGIN, "link", "set", f"to-{name}", "master", "eth0")
 
+    def narrow(self, name: str, rate: str) -> None:
+        """Let that host's cable carry no more than `rate` (as tc writes it), in both directions."""
+        bucket = ("root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms")
+        for space, device in ((LOGIN, f"to-{name}"), (name, "eth0")):
+            _run("tc", "-n", self._space(space), "qdisc", "add", "dev", device, *bucket)
+
+    def widen(self, name: str) -> None:
+        for space, device in ((LOGIN, f"to-{name}"), (name, "eth0")):
+            _run("tc", "-n", self._space(space), "qdisc", "delete", "dev", device, "root")
+
     def close(self) -> None:
         for name in self.names:
             _ip("netns", "delete", self._space(name))
@@ -103,5 +113,9 @@ class Hosts:
 
 
 def _ip(*words: str) -> None:
-    told = subprocess.run(["ip", *words], capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
-    assert told.returncode == 0, f"ip {' '.join(words)}: {told.stderr}"
+    _run("ip", *words)
+
+
+def _run(*words: str) -> None:
+    told = subprocess.run(words, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    assert told.returncode == 0, f"{' '.join(words)}: {told.stderr}"

@@ -18,7 +18,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from distbench import __version__, record, resume
+from distbench import __version__, health, record, resume
 from distbench.compose import (
     new_folder,
     raw_config,
@@ -166,6 +166,8 @@ class Sweep:
         self.console.show(told)
         if told["status"] != "ok":
             self.bad.append(told["reason"])
+        else:
+            self.bad += health.bad_ranks(told)
 
     def _move(self, part: Path, repeat: int | None = None) -> list[dict[str, Any]]:
         """Append what a part holds, then remove it: killed in between, a line is there twice, never not at all."""

@@ -124,7 +124,7 @@ class Console:
     def _finish(self, results: Path) -> None:
         if self.best is not None:
             self.out.print(f"best: {rate(self.best[0])}, {self.best[1]}", markup=False)
-        for line in sweep_table(self.records):
+        for line in sweep_table(self.records, results.parent):
             self.out.print(line, markup=False)
         shown = results.relative_to(Path.cwd()) if results.is_relative_to(Path.cwd()) else results
         self.out.print(f"results: {shown}", markup=False)

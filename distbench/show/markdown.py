@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from distbench.show.anatomy import anatomy_markdown
+from distbench.show.health import health_lines
 from distbench.show.peaks import share_of_peak
 from distbench.show.runs import Run
 from distbench.show.tables import sweep_table
@@ -36,8 +37,10 @@ def _section(run: Run) -> str:
         *[_row(item) for item in records],
     ]
     lines += anatomy_markdown(records, _name)
-    if table := sweep_table(records):
-        lines += ["", *[f"    {line}".rstrip() for line in table]]
+    healths = [line.plain for item in records for line in health_lines(item)]
+    for table in (sweep_table(records, run.path.parent), healths):
+        if table:
+            lines += ["", *[f"    {line}".rstrip() for line in table]]
     return "\n".join(lines)
 
 

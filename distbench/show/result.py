@@ -8,6 +8,7 @@ from rich.text import Text
 
 from distbench.show.anatomy import anatomy_lines
 from distbench.show.ceilings import ceiling_lines, ceilings_lines
+from distbench.show.health import health_lines
 from distbench.show.peaks import peak_of, share_of_peak
 from distbench.show.units import rate, seconds, size
 from distbench.stats import median
@@ -18,7 +19,7 @@ _PHASE_NAMES = {"h2d": "upload", "gemm": "GEMM", "collect": "collect"}
 def result_lines(record: dict[str, Any]) -> list[Text]:
     """The lines to print for one record; each fits 80 columns unless a name is long."""
     if record["status"] != "ok":
-        return [Text(f"{record['status']}: {record['reason']}", style="bold red")]
+        return [Text(f"{record['status']}: {record['reason']}", style="bold red"), *health_lines(record)]
     lines = [Text(""), *(Text(line, style="bold") for line in _title(record))]
     lines.append(Text(_headline(record), style="bold green"))
     lines += [Text(line) for line in _table(record)]
@@ -26,6 +27,7 @@ def result_lines(record: dict[str, Any]) -> list[Text]:
     lines += [Text(f"  {line}", style="yellow") for line in _doubts(record)]
     lines += [Text(line) for line in anatomy_lines(record)]
     lines += [Text(line) for line in ceilings_lines(record)]
+    lines += health_lines(record)
     return lines
 
 

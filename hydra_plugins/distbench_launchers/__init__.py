@@ -1,12 +1,17 @@
-"""Where Hydra looks for plugins, and only here: what they do is in distbench.launchers."""
+"""Where Hydra looks for plugins, and only here: what they do is in distbench.launchers and distbench.peak."""
 
 from __future__ import annotations
 
 from distbench.launchers import torchrun as _torchrun
+from distbench.peak import sweeper as _peak
 
 
 class TorchrunLauncher(_torchrun.Torchrun):
     """hydra/launcher=torchrun."""
+
+
+class PeakSweeper(_peak.Peak):
+    """hydra/sweeper=peak."""
 
 
 try:

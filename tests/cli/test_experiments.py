@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from helpers import run, torchrun
+from helpers import refusal, run, torchrun
 
 pytestmark = pytest.mark.usefixtures("in_tmp")
 SEARCH = ["-m", "+experiment=best_square", "hydra.sweeper.n_trials=3", "measure.max_time_s=1"]
@@ -31,6 +32,45 @@ def test_a_failed_size_is_a_failed_trial_and_the_search_goes_on(in_tmp: Path) ->
     best = max((r["result"]["tflops"], r["config"]["workload"]["n"]) for r in result.records if r["status"] == "ok")
     (folder,) = result.folders
     assert f"workload.n: {best[1]}\n" in (folder / "optimization_results.yaml").read_text()
+
+
+def test_the_peak_search_is_a_sweep_that_needs_no_m_and_tells_how_far_others_fall_below(in_tmp: Path) -> None:
+    words = ["+experiment=peak", "peak.time_s=25", "peak.largest=768", "workload.dtype=float32,float64"]
+    result = run([*words, "measure.min_time_s=0.05", "measure.max_time_s=0.3"], timeout_s=200)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert set(result.statuses) == {"ok"}
+    (folder,) = result.folders
+    summary = json.loads((folder / "peak.json").read_text())
+    assert [told["dtype"] for told in summary] == ["float32", "float64"]
+    for told in summary:
+        own = [item for item in result.records if item["config"]["workload"]["dtype"] == told["dtype"]]
+        workloads = [item["config"]["workload"] for item in own]
+        rates = [item["result"]["tflops"] for item in own]
+        assert told["best"]["tflops"] == max(rates)  # none that was measured is faster, the plain squares among them
+        assert told["seconds"] < 26
+        assert {"peak_square", "peak_odd", "peak_tile", "peak_skinny"} <= {w["name"] for w in workloads}
+        assert {512, 768} <= {w["m"] for w in workloads if w["m"] == w["n"] == w["k"]}
+        assert f"{told['dtype']}: best " in result.stdout
+        assert all(item["verification"]["ok"] for item in own)
+    assert "multiples of 64, off by one" in result.stdout
+    report = run(["report", "--format=md", str(folder)])
+    assert "one above a tile's edge" in report.stdout
+
+
+def test_a_search_with_real_ranks_and_a_dtype_that_the_cpu_lacks(in_tmp: Path) -> None:
+    words = ["+experiment=peak", "peak.time_s=6", "peak.largest=512", "workload.dtype=tf32,float32", "threads=1"]
+    result = run([*words, "measure.min_time_s=0.05", "measure.max_time_s=0.2"], torchrun(2), timeout_s=120)
+    assert result.returncode == 0, result.stderr
+    assert result.statuses[:2] == ["skipped", "ok"]
+    assert result.statuses.count("skipped") == 1
+    assert "tf32: no shape has a rate (skipped: workload.dtype=tf32" in result.stdout
+
+
+@pytest.mark.parametrize("word", ["workload.n=512", "peak.time_s=0", "peak.largest=1", "peak.tme_s=3"])
+def test_a_search_that_cannot_be_is_one_line_and_status_2(in_tmp: Path, word: str) -> None:
+    result = run(["+experiment=peak", word])
+    assert (result.returncode, result.records) == (2, [])
+    assert refusal(result).startswith(word.partition("=")[0])
 
 
 def test_the_gallery_methods_are_a_row_each_and_what_this_machine_lacks_is_skipped(in_tmp: Path) -> None:

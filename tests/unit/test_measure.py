@@ -23,7 +23,7 @@ MS = 10**6  # nanoseconds
 
 def samples_of(spans: list[float], ranks: int = 2) -> Samples:
     rank_s, start_s, gemm_s = ([[] for _ in range(ranks)] for _ in range(3))
-    kept = Samples(rank_s=rank_s, start_s=start_s, phases_s={"gemm": gemm_s})
+    kept = Samples(rank_s=rank_s, start_s=start_s, phases_s={"gemm": gemm_s}, late_starts=[0] * ranks)
     kept.span_s = list(spans)
     return kept
 
@@ -68,6 +68,7 @@ def test_a_start_is_late_past_20_microseconds_and_1_percent(typical_s: float, la
     assert loop._keep(samples, ("gemm",), rows, [0, 0], start) is kept
     assert len(samples.span_s) == 5 + kept
     assert samples.dropped_span_s == ([] if kept else [typical_s])
+    assert samples.late_starts == [0, not kept]
     assert len(samples.rank_s[0]) == kept  # a dropped sample leaves no rank's time behind
 
 

@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from distbench import record
+from distbench.show.health import health_lines
+from distbench.show.peak import peak_table
 from distbench.show.report.attribution import where_time_went
 from distbench.show.runs import (
     Record,
@@ -59,6 +61,9 @@ def parts(run: Run, width: int) -> list[Text | Table]:
     if ok:
         item = ok[-1]
         shown += _of_one(run, item, keys, width)
+    for item in run.records:
+        shown += health_lines(item)
+    shown += [Text(line) for line in peak_table(run.records, run.path.parent)]
     shown.append(Text(""))
     return shown
 
