@@ -1,7 +1,8 @@
 """collect=host: each shard reaches host memory, by one of several ways whose costs differ by a factor of 40.
 
-fresh      a new pageable array for each sample: what `.cpu()` and `.get()` do. The array's pages are faulted in as they are
-           written, within the sample; the last sample's array is given back before the next sample begins.
+fresh      a new pageable array for each sample, as the engine's library makes it: `.cpu()`, or CuPy's `.get()`. The array's
+           pages are faulted in as they are written, within the sample; the last sample's array is given back before the next
+           sample begins.
 pageable   one pageable array, reused
 pinned     one page-locked array, reused
 pipelined  the same, and a chunk is copied while the next is computed, on a stream of its own
@@ -14,7 +15,8 @@ import time
 import torch
 
 from distbench.collects.base import Collect, Means, Piece, Site
-from distbench.config import Config
+from distbench.config import Config, EngineName
+from distbench.engines import cupy_engine
 from distbench.pagelock import PageLock
 
 _CHUNK_S = 3e-3  # of copying: far above a launch, far below the whole
@@ -31,11 +33,15 @@ class Fresh(Collect):
     def __init__(self, site: Site, means: Means) -> None:
         self.shard = means.empty(*site.shard.c_shape)
         self.held = None
+        self.by_cupy = means.config.engine is EngineName.cupy
 
     def before(self) -> None:
         self.held = None
 
     def run(self) -> None:
+        if self.by_cupy:
+            self.held = cupy_engine.to_host(self.shard)
+            return
         self.held = torch.empty(self.shard.shape, dtype=self.shard.dtype)
         self.held.copy_(self.shard)
 
