@@ -119,26 +119,29 @@ class _Ready(Exception):
     """Thrown where measuring would begin."""
 
 
-def ready_cell(world: Any, config: Any, operands: Any = None) -> Any:
+def ready_cell(world: Any, config: Any, like: Any = None) -> Any:
     """A cell taken through its own stages up to measuring: placed, filled, connected, verified and warm.
 
-    operands: those of another cell of the same problem, used instead of filling new ones. The cell offers `operands` and
-    `measure(between)`, which measures as the cell itself would, as often as one likes, and returns the Samples; after
-    each sample, outside its window, it calls `between`.
+    like: another cell of the same problem, whose A and B it uses. The cell offers its own `a`, `b` and `c` [batch, rows,
+    columns] and `measure(between)`, which measures as the cell itself would, as often as one likes, and returns the
+    Samples; after each sample, outside its window, it calls `between`.
     """
     from distbench.cell import Cell
 
     class ReadyCell(Cell):
-        def _operands(self, site: Any, place: Any) -> Any:
-            self.operands = operands or super()._operands(site, place)
-            return self.operands
-
-        def _timed(self, *arguments: Any) -> Any:
-            self.timed = super()._timed(*arguments)
-            return self.timed
+        def _fill(self, plan: Any, place: Any) -> None:
+            super()._fill(plan, place)
+            (unit,) = self.units
+            if like is not None:
+                unit.a, unit.b = like.a, like.b
+            self.a, self.b = unit.a, unit.b
 
         def _measured(self, timed: Any, place: Any) -> Any:
             raise _Ready
+
+        @property
+        def c(self) -> Any:
+            return self.units[0].collect.shard
 
         def measure(self, between: Callable[[], None] = lambda: None) -> Any:
             def phases_ns() -> list[int]:

@@ -7,6 +7,8 @@ beside it. The script starts its ranks through torchrun itself.
 
 from __future__ import annotations
 
+from typing import Any
+
 from _pairs import as_ranks, exactly, join, parser, ratios, ready_cell, show_machine, take_turns, tell
 
 SIDES = {
@@ -28,12 +30,11 @@ def main() -> None:
     world = join()
     if world.is_root:
         show_machine()
-    cells, operands = {}, None
+    cells: dict[str, Any] = {}
     for side, (collect, path) in SIDES.items():
         workload = Workload(name="gallery_small", m=arguments.rows, n=256, k=512, dtype=DType.float64)
         config = Config(workload=workload, collect=CollectName(collect), path=Path(path), measure=exactly(1))
-        cells[side] = ready_cell(world, config, operands)
-        operands = cells[side].operands
+        cells[side] = ready_cell(world, config, like=next(iter(cells.values()), None))
     spans = take_turns(
         {side: lambda cell=cell: cell.measure().span_s[0] for side, cell in cells.items()}, arguments.pairs
     )

@@ -1,4 +1,4 @@
-"""Each dtype's rate of a square product: what distbench reports for one rank against a bare loop of the library's call.
+"""Each dtype's rate of one product: what distbench reports for one rank against a bare loop of the library's call.
 
 In one process, on the same tensors. A pair is a block of distbench's own samples, each followed by one turn of the bare
 call with a synchronize (`span`), and on a GPU a row of as many bare calls between two device events (`GEMM`, against the
@@ -21,6 +21,9 @@ def main() -> int:
     options = parser(__doc__)
     options.set_defaults(pairs=10)
     options.add_argument("--n", type=int, default=8192, help="rows and columns (default 8192)")
+    options.add_argument(
+        "--batched", action="store_true", help="a batch of 20 (1000 x 200 by 200 x 1000), not a square"
+    )
     options.add_argument("--turns", type=int, default=20, help="samples in a block (default 20)")
     options.add_argument("--dtypes", default="", help="comma-separated (default all)")
     arguments = options.parse_args()
@@ -31,7 +34,10 @@ def main() -> int:
     show_machine()
     met = []
     for dtype in [DType(name) for name in arguments.dtypes.split(",") if name] or list(DType):
-        workload = Workload(name="square", m=arguments.n, n=arguments.n, k=arguments.n, dtype=dtype)
+        if arguments.batched:
+            workload = Workload(name="batched", batch=20, m=1000, n=1000, k=200, dtype=dtype)
+        else:
+            workload = Workload(name="square", m=arguments.n, n=arguments.n, k=arguments.n, dtype=dtype)
         try:
             cell = ready_cell(world, Config(workload=workload, measure=exactly(arguments.turns)))
         except Unsupported as error:
@@ -47,8 +53,8 @@ def compare(cell: Any, dtype: Any, pairs: int, turns: int) -> list[bool]:
     """One dtype's lines; whether each goal is met."""
     from distbench.stats import median
 
-    call = bare_call(*cell.operands[:2], cell.collect.shard, dtype)
-    on_gpu = cell.collect.shard.is_cuda
+    call = bare_call(cell.a, cell.b, cell.c)
+    on_gpu = cell.c.is_cuda
     spans, bare, gemms, rows = [], [], [], []
     for _ in range(pairs + 1):
         times: list[float] = []
@@ -67,9 +73,12 @@ def compare(cell: Any, dtype: Any, pairs: int, turns: int) -> list[bool]:
     return met
 
 
-def bare_call(a: Any, b: Any, c: Any, dtype: Any) -> Callable[[], object]:
-    """The library's call, as one would write it without distbench. a, b, c: [1, n, n]."""
+def bare_call(a: Any, b: Any, c: Any) -> Callable[[], object]:
+    """The library's call, as one would write it without distbench. a, b, c: [batch, n, n]."""
     import torch
+
+    if len(a) > 1:
+        return partial(torch.matmul, a, b, out=c)
 
     if a.dtype == torch.int8:
         return partial(torch._int_mm, a[0], b[0], out=c[0])

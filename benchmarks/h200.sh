@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The records behind docs/results/h200.md: what the card can do, the two experiments at full size, streams, and square
-# products in each dtype, on one device and with three shards or ranks that share it. Some seven minutes. Run it on a machine
+# The records behind docs/results/h200.md: what the card can do, the two experiments at full size, streams, square products
+# in each dtype, its health and its fastest shapes, on one device and with three shards or ranks that share it; then each
+# dtype's rate beside a bare loop. Some ten minutes. Run it on a machine
 # with a GPU, from the project's folder:
 #     benchmarks/h200.sh docs/results/h200
 #     distbench report --format md --title "One NVIDIA H200" docs/results/h200/*.jsonl > docs/results/h200.md
@@ -36,3 +37,11 @@ keep 4-cpu-vs-gpu $one -m +experiment=cpu_vs_gpu
 keep 5-streams $one -m +experiment=streams
 keep 6-stream-kinds $one -m +experiment=stream_kinds
 keep 7-square $one -m workload=square workload.n=8192 workload.dtype=$dtypes measure=thorough measure.max_time_s=5
+keep 8-health $one +experiment=health
+keep 8-health-3-ranks $three +experiment=health
+keep 9-peak $one +experiment=peak workload.dtype=float64,bfloat16,int8 peak.time_s=15
+{
+  python3 benchmarks/dtype_rates.py --pairs 10 --turns 10 --dtypes $dtypes || true
+  python3 benchmarks/dtype_rates.py --pairs 10 --batched --dtypes float64,float32 || true
+  python3 benchmarks/telemetry_cost.py --pairs 10 || true
+} 2>&1 | tee "$out/rates.txt"

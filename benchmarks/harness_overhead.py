@@ -40,8 +40,7 @@ def main() -> int:
         for dtype, n, count in CELLS:
             workload = Workload(name="square", m=n, n=n, k=n, dtype=DType(dtype))
             cell = ready_cell(world, Config(workload=workload, engine=engine, measure=exactly(count)))
-            a, b = cell.operands[:2]
-            bare = call_of(a[0], b[0], cell.collect.shard[0])
+            bare = call_of(cell.a[0], cell.b[0], cell.c[0])
             blocks = [block(cell, bare) for _ in range(arguments.pairs + 1)][1:]
             rate = cell.plan.flop / median([median(times) for _, times in blocks]) / 1e9
             print(f"{engine} {dtype} n={n}, {cell.place.threads} threads, {count} turns: bare {rate:.1f} GFLOP/s")

@@ -29,7 +29,7 @@ def main() -> None:
         show_machine()
     workload = Workload(name="square", m=N, n=N, k=N, dtype=DType.float32)
     cell = ready_cell(world, Config(workload=workload, split=Split.m, threads=1, measure=exactly(TURNS)))
-    a, b, c = cell.operands[0][0], cell.operands[1][0], cell.collect.shard[0]
+    a, b, c = cell.a[0], cell.b[0], cell.c[0]
     whole = (torch.randn(N, N), torch.randn(N, N), torch.empty(N, N)) if world.is_root else None
     blocks: dict[str, list[float]] = {side: [] for side in ("distbench", "bare", "one process")}
     slower: dict[str, list[float]] = {side: [] for side in ("distbench", "bare")}
