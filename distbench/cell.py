@@ -14,11 +14,9 @@ import torch
 from distbench import (
     anatomy,
     ceilings,
-    checkup,
     clock,
     cores,
     guards,
-    health,
     memory,
     modes,
     probe,
@@ -49,6 +47,7 @@ from distbench.config import (
 from distbench.drives import DRIVES
 from distbench.dtypes import result
 from distbench.engines import ENGINES
+from distbench.health import checkup, verdicts
 from distbench.layout import Block
 from distbench.loop import LOOPS, REPEATS, looped
 from distbench.measure import Samples, barrier_cost_s, measure
@@ -134,7 +133,7 @@ class Cell:
             return self.run()
         except Wrong as wrong:
             told = self.record("wrong", f"wrong result: {wrong}", verification=wrong.verification)
-            return told | {"health": health.of_wrong(told, wrong.verification) if self.config.health.check else None}
+            return told | {"health": verdicts.of_wrong(told, wrong.verification) if self.config.health.check else None}
         except Unsupported as error:
             return self.record("skipped", str(error))
         except Lacking as error:

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from distbench import health, resume
+from distbench import resume
 from distbench.alive import write_error_file
 from distbench.cell import Cell
 from distbench.compose import (
@@ -27,6 +27,7 @@ from distbench.compose import (
 )
 from distbench.config import Config, ConfigError, as_dict, cell_id, identity
 from distbench.explain import explain
+from distbench.health.verdicts import bad_ranks
 from distbench.record import Journal
 from distbench.show.console import Console
 from distbench.show.plan import show_plan
@@ -129,7 +130,7 @@ class Leader:
         self.console.show_standing(standing)
         if standing["status"] == "ok":
             self.good += 1
-            self.bad += health.bad_ranks(standing)
+            self.bad += bad_ranks(standing)
             rate: float = standing["result"]["tflops"]
             return rate
         self.bad.append(standing["reason"])
@@ -163,7 +164,7 @@ class Leader:
         self.console.show(record)
         if record["status"] == "ok":
             self.good += 1
-            self.bad += health.bad_ranks(record)
+            self.bad += bad_ranks(record)
         elif record["status"] == "skipped":
             self.lacking.append(record["reason"])
         else:

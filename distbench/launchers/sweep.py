@@ -18,7 +18,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from distbench import __version__, health, record, resume
+from distbench import __version__, record, resume
 from distbench.compose import (
     new_folder,
     raw_config,
@@ -29,6 +29,7 @@ from distbench.compose import (
 )
 from distbench.config import ConfigError, as_dict, cell_id, identity
 from distbench.explain import explain
+from distbench.health.verdicts import bad_ranks
 from distbench.show.console import Console
 from distbench.stats import median
 
@@ -167,7 +168,7 @@ class Sweep:
         if told["status"] != "ok":
             self.bad.append(told["reason"])
         else:
-            self.bad += health.bad_ranks(told)
+            self.bad += bad_ranks(told)
 
     def _move(self, part: Path, repeat: int | None = None) -> list[dict[str, Any]]:
         """Append what a part holds, then remove it: killed in between, a line is there twice, never not at all."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from distbench.health import BAD, OK, UNKNOWN
+from distbench.health.facts import BAD, OK, UNKNOWN
 from distbench.show.units import seconds
 
 _MOST_WELL = 16

@@ -38,7 +38,14 @@ def test_two_ranks_tell_what_bounds_a_query_and_a_copy_that_is_not_made_is_none(
 
 
 def test_the_limits_of_a_collective_are_those_of_its_group(in_tmp: Path) -> None:
-    words = ["workload=gallery_small", "split=m", "collect=all_gather", "measure=quick", "measure.limits=true"]
+    words = [
+        "workload=gallery_small",
+        "workload.m=30000",
+        "split=m",
+        "collect=all_gather",
+        "measure=quick",
+        "measure.limits=true",
+    ]
     result = run(words, torchrun(2), timeout_s=200)
     assert (result.returncode, result.statuses) == (0, ["ok"]), result.stderr
     (record,) = result.records

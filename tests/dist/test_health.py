@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from helpers import Launcher, Result, missing, plain, require, run, start, torchrun
 
-from distbench.health import bad_ranks
+from distbench.health.verdicts import bad_ranks
 
 HERE = Path(__file__).parent
 SMALL = ["+experiment=health", "workload.n=256", "threads=1", "measure.max_time_s=1", "measure.min_time_s=0.3"]

@@ -15,7 +15,7 @@ VISIBLE = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(torch.cuda.device_cou
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_ranks_agree_bit_for_bit_and_are_named_with_uuid_and_bus(in_tmp: Path, ranks: int) -> None:
-    """On one GPU the ranks share it over gloo; on several they are a rank each over NCCL."""
+    """On one GPU the ranks share it over gloo, and their times are not judged; on several they are a rank each over NCCL."""
     if ranks > 2 and torch.cuda.device_count() < ranks:
         pytest.skip("fewer GPUs")
     lenient = [f"health.{key}=900" for key in ("slow", "spread", "stalls", "late", "late_starts", "link")]
@@ -28,7 +28,7 @@ def test_ranks_agree_bit_for_bit_and_are_named_with_uuid_and_bus(in_tmp: Path, r
     for item in record["health"]:
         assert item["device_uuid"]
         assert item["pci"].count(":") == 2
-        assert item["verdict"] == ("ok" if ranks > 1 else "unknown")
+        assert item["verdict"] == ("ok" if 1 < ranks <= torch.cuda.device_count() else "unknown")
     assert len(record["links"]) == ranks * (ranks - 1) // 2
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from helpers import validate
 
-from distbench import health
 from distbench.cell import Cell
-from distbench.checkup import Checkup, digest, examined
 from distbench.config import Config, Device, DType, Guard, Health, Measure, Split, Workload
-from distbench.links import rounds, some
+from distbench.health import verdicts as health
+from distbench.health.checkup import Checkup, digest, examined
+from distbench.health.links import rounds, some
 from distbench.show.health import health_lines
 from distbench.world import World
 
@@ -132,14 +132,14 @@ def test_devices_of_another_kind_are_not_compared() -> None:
     assert names(verdicts) == ["ok", "ok", "ok", "unknown"]
 
 
-def test_ranks_that_share_a_gpu_are_compared_by_the_whole_sample() -> None:
-    record = told([1.0, 1.0, 2.0], gpu=True)  # the third's events hold another's turn
-    record["samples"]["rank_s"] = [[3.0] * 20 for _ in range(3)]
-    for rank in record["world"]["ranks"]:
-        rank["device_uuid"] = "GPU-0"
+def test_ranks_that_take_turns_on_a_gpu_are_not_judged_by_their_times_and_the_others_are() -> None:
+    record = told([1.0, 1.0, 1.0, 1.4, 1.0, 3.0], gpu=True)
+    for rank in (4, 5):
+        record["world"]["ranks"][rank]["device_uuid"] = "GPU-4"
     verdicts = judged(record)
-    assert names(verdicts) == ["ok"] * 3
-    assert verdicts[2]["numbers"]["gemm_s"] == 3.0
+    assert names(verdicts) == ["ok"] * 3 + ["compute_slow"] + ["unknown"] * 2
+    assert "shares its GPU with 1 more of the run's ranks (the first: rank 4)" in text(verdicts[5])
+    assert "start one rank per GPU" in text(verdicts[5])
 
 
 @pytest.mark.parametrize(("gemm_s", "verdict"), [(1.0, "ok"), (1.3, "compute_slow")])

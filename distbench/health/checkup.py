@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distbench import health, links
 from distbench.config import Config
+from distbench.health import links, verdicts
 from distbench.place import Place
 from distbench.unit import Unit
 from distbench.world import World
@@ -37,9 +37,9 @@ def examined(told: dict[str, Any], checkup: Checkup, config: Config) -> dict[str
     """The record with `health` and `links`. Where results differ in their bits: status wrong, and no result."""
     if told["status"] != "ok":
         return told | {"links": checkup.links}
-    verdicts = health.judged(told, checkup.links, checkup.digests, config.health, config.guard)
-    told = told | {"health": verdicts, "links": checkup.links}
-    if reason := health.wrong_bits(verdicts):
+    judged = verdicts.judged(told, checkup.links, checkup.digests, config.health, config.guard)
+    told = told | {"health": judged, "links": checkup.links}
+    if reason := verdicts.wrong_bits(judged):
         told |= {"status": "wrong", "reason": f"wrong result: {reason}", "result": None}
     return told
 

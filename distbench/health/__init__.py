@@ -1,0 +1,1 @@
+"""experiment=health: which ranks, links and products are bad, and why."""
