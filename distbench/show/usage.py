@@ -32,6 +32,7 @@ Settings: key=value, in any order; distbench list names the files
   device, backend                auto cpu cuda, auto gloo nccl
   measure                        default quick thorough burst sustained
   measure.settle .cache .inner   settle first, hot cold, products per sample
+  +experiment=health, peak       a bad device; the fastest shape per dtype
   threads, profile               per rank, none torch: a trace of every rank
   run.resume, .timeout_s         a folder to go on with; when a rank is lost
   run.dry_run, .world            the plan of any world
