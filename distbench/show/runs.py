@@ -173,6 +173,12 @@ def varying(items: list[Record]) -> list[str]:
     return keys
 
 
+def named(run: Run) -> list[tuple[Record, str]]:
+    """Each record with what tells it from the others of its run."""
+    keys = varying([item for item in run.records if item["status"] == "ok"])
+    return [(item, label_of(item, keys) if keys else shape_of(item)) for item in run.records]
+
+
 def label_of(item: Record, keys: list[str]) -> str:
     """What tells a record from the others: its values of the keys; a square's three sizes as one."""
     told = settings_of(item)

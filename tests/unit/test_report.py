@@ -321,3 +321,45 @@ def test_a_verb_has_one_line_and_a_function() -> None:
 def test_a_files_first_sentence() -> None:
     assert first_sentence("# @package _global_\n# One two,\n# three. Four.\nworkload: 1 # no\n") == "One two, three"
     assert first_sentence("a: 1\n") == ""
+
+
+def of_results(name: str) -> Run:
+    """The records of one H200 in docs/."""
+    (run,) = load([RESULTS / f"{name}.jsonl"])
+    return run
+
+
+def test_the_page_tells_what_bounds_each_cell_its_warnings_and_the_state_of_its_devices() -> None:
+    methods, squares = of_results("1-gallery-methods-1-device"), of_results("7-square")
+    squares.records[0]["warnings"][0]["text"] = "rank 0's <clock>"
+    made = page([methods, squares], "t")
+    assert "What bounds each cell" in made
+    assert "<strong>1-gallery-methods-1-device: host, pinned, torch, process</strong>: bound by the copy of C" in made
+    throttled = sum(
+        any(it["name"] == "throttled" for it in item["warnings"]) for item in methods.records + squares.records
+    )
+    assert f"<strong>throttled</strong>, {throttled} cells" in made
+    assert "float64: rank 0&#x27;s &lt;clock&gt; (limit 0.05)" in made
+    clock = squares.records[3]["telemetry"][0]["gpu"]["sm_clock_mhz"]["median"]
+    assert f"{clock:.0f}</td>" in made
+    assert "power cap 100%" in made
+    bare = copy.deepcopy(squares.records[0]) | {"warnings": [], "telemetry": None}
+    plain = page([Run("r", squares.path, [bare])], "t")
+    assert not any(head in plain for head in ("Warnings", "What bounds", "Devices while"))
+
+
+def test_phases_that_overlap_are_not_laid_one_after_the_other_and_idle_ranks_are_not_drawn() -> None:
+    run = of_results("2-gallery-methods-3-ranks")
+    loop = next(item for item in run.records if item["config"]["drive"] == "loop")
+    assert where_time_went(per_rank(run, loop)) == {}
+    drawn = {figure.title: figure for figure in details.details(run, loop)}
+    assert "Ranks" not in drawn  # one drives all devices, the others stand aside
+    timeline = drawn["Timeline of one sample"]
+    assert [(bar["name"], bar["y"]) for bar in timeline.data] == [("sample", ["rank 0"])]
+    assert "its phases overlap" in timeline.note
+
+
+def test_a_figures_legend_has_only_what_differs_in_it() -> None:
+    run = of_results("1-gallery-methods-1-device"), of_results("2-gallery-methods-3-ranks")
+    (against,) = [figure for figure in curves.overview(list(run)) if figure.title == "Rate against path"]
+    assert {bar["name"] for bar in against.data} == {"world=1", "world=3"}

@@ -13,9 +13,9 @@ def where_time_went(samples: dict[str, Any]) -> dict[str, float]:
     """Seconds by part (start, upload, GEMM, collect, rest) that sum to the mean span of the middle half of the samples.
 
     Of each sample the rank that ends last is followed: it started so much after the first rank, spent its phases, and
-    the rest in launching and synchronising. Empty where the record keeps nothing per rank.
+    the rest in launching and synchronising. Empty where the record keeps nothing per rank, and where phases overlap.
     """
-    if not samples.get("rank_s") or not samples.get("phases_s"):
+    if not samples.get("rank_s") or not samples.get("phases_s") or samples.get("phases_overlap"):
         return {}
     spans = np.asarray(samples["span_s"], dtype=float)
     rank_s = np.asarray(samples["rank_s"], dtype=float)

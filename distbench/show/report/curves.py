@@ -20,7 +20,7 @@ from distbench.show.report.figures import (
     text,
     time_unit,
 )
-from distbench.show.runs import Record, Run, label_of, per_rank, settings_of, varying
+from distbench.show.runs import Record, Run, label_of, named, per_rank, settings_of, varying
 from distbench.stats import median
 
 _SIZES = ("workload.batch", "workload.m", "workload.n", "workload.k")
@@ -42,7 +42,7 @@ def overview(runs: list[Run]) -> list[Figure]:
         _rate_against_world(items, keys),
         _efficiency(items, keys),
         _roofline(items, keys),
-        _phases(cells, keys),
+        _phases(cells),
     ]
     return [figure for figure in drawn if figure is not None]
 
@@ -66,6 +66,7 @@ def _rate_against_size(items: list[Record], keys: list[str]) -> Figure | None:
     groups = {label: group for label, group in groups.items() if len({_size(item) for item in group}) > 1}
     if not groups:
         return None
+    groups = _short(groups, keys)
     items = [item for group in groups.values() for item in group]
     name = "n of an n × n × n product" if all(map(_is_cube, items)) else "size: (batch·m·n·k)^⅓"
     sizes = sorted({_size(item) for item in items})
@@ -82,6 +83,7 @@ def _rate_against_world(items: list[Record], keys: list[str]) -> Figure | None:
     groups = {label: group for label, group in groups.items() if len({item["world"]["size"] for item in group}) > 1}
     if not groups:
         return None
+    groups = _short(groups, keys)
     layout = {"xaxis": axis("ranks", type="log", tickvals=_worlds(items)), "yaxis": _rate_axis(items, type="log")}
     return Figure("Rate against ranks", "The same problem on more ranks.", _curves(groups, _world, items), layout)
 
@@ -110,7 +112,8 @@ def _efficiency(items: list[Record], keys: list[str]) -> Figure | None:
         if len({item["work"]["flop"] for item in group}) == len({item["world"]["size"] for item in group}) > 1
     }
     data: list[dict[str, Any]] = []
-    for kind, groups in (("strong", strong), ("weak", weak)):
+    strong = {label: group for label, group in strong.items() if len(_worlds(group)) > 1}
+    for kind, groups in (("strong", _short(strong, keys)), ("weak", weak)):
         for label, group in groups.items():
             rates = {world: _median_rate(group, world) for world in _worlds(group)}
             if len(rates) < 2:
@@ -155,6 +158,7 @@ def _rate_against_name(items: list[Record], keys: list[str], key: str) -> Figure
     }
     if not groups or len(groups) > _MOST_GROUPS:
         return None
+    groups = _short(groups, keys)
     factor, _ = rate_unit(max(map(_tflops, items)))
     data = []
     for number, (label, group) in enumerate(groups.items()):
@@ -239,14 +243,18 @@ def _best_of_each(items: list[Record], place: Callable[[Record], float]) -> list
     return list(best.values())
 
 
-def _phases(cells: Cells, keys: list[str]) -> Figure | None:
+def _phases(cells: Cells) -> Figure | None:
     """Stacked bars: each cell's span, divided."""
     shown = cells[:_MOST_BARS]
     parts = [where_time_went(per_rank(run, item)) for run, item in shown]
-    told = [(item, part) for (_, item), part in zip(shown, parts, strict=True) if part]
+    told = [(cell, part) for cell, part in zip(shown, parts, strict=True) if part]
     if not told:
         return None
-    labels = _distinct([text(label_of(item, keys)) for item, _ in told])
+    names = {id(item): name for run in {id(run): run for run, _ in cells}.values() for item, name in named(run)}
+    several = len({id(run) for run, _ in cells}) > 1
+    labels = _distinct(
+        [text(f"{run.name}: {names[id(item)]}" if several else names[id(item)]) for (run, item), _ in told]
+    )
     data = []
     for name, colour in PHASE_COLOURS.items():
         seconds_of = [part.get(name, 0.0) for _, part in told]
@@ -304,6 +312,14 @@ def _grouped(items: list[Record], keys: list[str]) -> dict[str, list[Record]]:
     for item in items:
         groups[label_of(item, keys) if keys else "all cells"].append(item)
     return dict(groups)
+
+
+def _short(groups: dict[str, list[Record]], keys: list[str]) -> dict[str, list[Record]]:
+    """The groups by what tells them from each other, where that is less than what tells all records apart."""
+    firsts = [group[0] for group in groups.values()]
+    apart = [key for key in varying(firsts) if key in keys]
+    short = {label_of(first, apart): group for first, group in zip(firsts, groups.values(), strict=True)}
+    return short if apart and len(short) == len(groups) else groups
 
 
 def _rate_axis(items: list[Record], **more: Any) -> dict[str, Any]:

@@ -97,22 +97,24 @@ def _line(y: float, dash: str) -> dict[str, Any]:
 def _ranks(item: Record, samples: dict[str, Any]) -> Figure | None:
     """A box per rank, or for many ranks their quantiles along the ranks."""
     rank_s = samples.get("rank_s")
-    if not rank_s or len(rank_s) < 2:
+    working = _working(rank_s or [])
+    if not rank_s or len(working) < 2:
         return None
     medians = [median(times) for times in rank_s]
-    slowest = max(range(len(medians)), key=medians.__getitem__)
+    slowest = max(working, key=medians.__getitem__)
     host = text(item["world"]["ranks"][slowest].get("host", "?"))
     factor, unit = time_unit(max(medians))
     note = (
         f"Slowest: rank {slowest} on {host}, median {seconds(medians[slowest])}, where the ranks' median is "
-        f"{seconds(median(medians))} and the fastest's {seconds(min(medians))}."
+        f"{seconds(median([medians[rank] for rank in working]))} and the fastest's "
+        f"{seconds(min(medians[rank] for rank in working))}."
     )
     layout = {"xaxis": axis("rank"), "yaxis": axis(f"time of a rank, {unit}")}
     if len(rank_s) > _MOST_BOXES:
         return Figure("Ranks", note, _quantiles(rank_s, medians, slowest, factor, unit), layout)
     data = []
-    for rank, times in enumerate(rank_s):
-        told = item["world"]["ranks"][rank]
+    for rank in working:
+        times, told = rank_s[rank], item["world"]["ranks"][rank]
         name = f"rank {rank} ({told.get('host')}, {told.get('device')})"
         data.append(
             {
@@ -125,6 +127,11 @@ def _ranks(item: Record, samples: dict[str, Any]) -> Figure | None:
             }
         )
     return Figure("Ranks", note, data, layout | {"showlegend": False, "xaxis": axis("rank", type="category")})
+
+
+def _working(rank_s: list[list[float]]) -> list[int]:
+    """The ranks that drive a device: the others stand aside, and their times are 0."""
+    return [rank for rank, times in enumerate(rank_s) if any(times)]
 
 
 def _quantiles(
@@ -160,20 +167,25 @@ def _timeline(item: Record, samples: dict[str, Any]) -> Figure | None:
         return None  # records older than starts
     index = middle_sample(samples)
     starts = [times[index] for times in start_s] if start_s else [0.0]
-    lengths = [times[index] for times in rank_s]
+    lengths, many = [times[index] for times in rank_s], ""
     ends = [start + length for start, length in zip(starts, lengths, strict=True)]
-    lanes = sorted(range(len(ends)), key=ends.__getitem__)
+    lanes = sorted(_working(rank_s), key=ends.__getitem__)
     if len(lanes) > _MOST_LANES:
+        many = f" The {_MOST_LANES // 2} ranks that ended first and the {_MOST_LANES // 2} that ended last."
         lanes = [*lanes[: _MOST_LANES // 2], *lanes[-_MOST_LANES // 2 :]]
     lanes.sort()
     factor, unit = time_unit(max(ends))
     names = [f"rank {rank}" for rank in lanes]
     at = {rank: starts[rank] for rank in lanes}
-    parts = [
-        (PHASE_NAMES.get(name, name), [values[rank][index] for rank in lanes]) for name, values in phases_s.items()
-    ]
-    spent = [sum(values[rank][index] for values in phases_s.values()) for rank in lanes]
-    parts.append(("rest", [max(0.0, lengths[rank] - told) for rank, told in zip(lanes, spent, strict=True)]))
+    overlap = samples.get("phases_overlap", False)
+    if overlap:  # one after the other they would be longer than the sample
+        parts = [("sample", [lengths[rank] for rank in lanes])]
+    else:
+        parts = [
+            (PHASE_NAMES.get(name, name), [values[rank][index] for rank in lanes]) for name, values in phases_s.items()
+        ]
+        spent = [sum(values[rank][index] for values in phases_s.values()) for rank in lanes]
+        parts.append(("rest", [max(0.0, lengths[rank] - told) for rank, told in zip(lanes, spent, strict=True)]))
     data = []
     for name, values in parts:
         data.append(
@@ -198,13 +210,15 @@ def _timeline(item: Record, samples: dict[str, Any]) -> Figure | None:
         "height": max(220, 130 + 22 * len(lanes)),
         "bargap": 0.25,
     }
-    many = f" The {len(lanes) // 2} ranks that ended first and the {len(lanes) // 2} that ended last."
     error = samples.get("clock_error_s") or 0.0
     clock = f" The hosts' clocks are known to ± {seconds(error)}." if error else ""
-    note = (
-        f"Sample {index}, the one nearest the median, on rank 0's clock; phases one after the other from each rank's "
-        f"start; rest is launching and synchronising.{many if len(ends) > len(lanes) else ''}{clock}"
+    drawn = (
+        "its phases overlap and are not drawn apart"
+        if overlap
+        else "phases one after the other from each rank's start; rest is launching and synchronising"
     )
+    note = f"Sample {index}, the one nearest the median, on rank 0's clock; {drawn}."
+    note += many + clock
     return Figure("Timeline of one sample", note, data, layout)
 
 

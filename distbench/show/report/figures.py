@@ -20,6 +20,7 @@ PHASE_COLOURS = {
     "GEMM": "#0072b2",
     "collect": "#d55e00",
     "rest": "#999999",
+    "sample": "#0072b2",
 }
 PHASE_NAMES = {"h2d": "upload", "gemm": "GEMM", "collect": "collect"}
 MOST_POINTS = 1500

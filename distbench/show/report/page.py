@@ -17,6 +17,7 @@ from distbench.record import finite
 from distbench.show.peaks import share_of_peak
 from distbench.show.report.curves import overview
 from distbench.show.report.details import details
+from distbench.show.report.sections import states, tables, warned
 from distbench.show.runs import Record, Run, Unusable, label_of, shape_of, varying
 from distbench.show.units import rate, seconds
 
@@ -46,7 +47,7 @@ def page(runs: list[Run], title: str) -> str:
     chosen = _chosen(runs)
     ok = [item for run in runs for item in run.records if item["status"] == "ok"]
     keys = varying(ok)
-    told = [[figure.as_json() for figure in details(run, item)] for run, item in chosen]
+    plots = [[figure.as_json() for figure in details(run, item)] for run, item in chosen]
     options = "".join(
         f'<option value="{number}">{escape(_name(run, item, keys, len(runs) > 1))}</option>'
         for number, (run, item) in enumerate(chosen)
@@ -65,13 +66,16 @@ def page(runs: list[Run], title: str) -> str:
             f"<p>and {len(runs) - 20} more runs</p>" if len(runs) > 20 else "",
             "<h2>Cells</h2>",
             _table(runs),
+            *tables(runs),
+            *warned(runs),
             '<h2>Rates</h2>\n<div id="overview"></div>' if ok else "",
             f"<h2>One cell</h2>\n{few if len(chosen) < len(ok) else ''}{picker}" if ok else "",
             '<div id="detail"></div>' if ok else "",
+            *states(runs),
             f"<footer>distbench {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}. Rates are work ÷ "
             "median span; span is latest end − earliest start over all ranks.</footer>",
             f'<script type="application/json" id="figures">{_json([f.as_json() for f in overview(runs)])}</script>',
-            f'<script type="application/json" id="details">{_json(told)}</script>',
+            f'<script type="application/json" id="details">{_json(plots)}</script>',
             f"<script>{_plotly()}</script>\n<script>\n{_asset('page.js')}</script>" if ok else "",
             "</body>\n</html>\n",
         ]
