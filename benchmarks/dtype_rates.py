@@ -1,20 +1,21 @@
 """Each dtype's rate of one product: what distbench reports for one rank against a bare loop of the library's call.
 
-In one process, on the same tensors. A pair is a block of distbench's own samples, each followed by one turn of the bare
-call with a synchronize (`span`), and on a GPU a row of as many bare calls between two device events (`GEMM`, against the
-device time that distbench reports). A ratio above 1: distbench reports the higher rate. A dtype that the device lacks is
-skipped with the reason.
+In one process, on the same tensors, in two ways. One product at a time: a block of distbench's samples, each followed by one
+turn of the bare call and a synchronize; the spans are compared. Products in a row: a sample of as many products
+(measure.inner) and a bare row of as many calls take turns; compared by device events on a GPU, by the clock on a CPU. A ratio
+above 1: distbench reports the higher rate. A dtype that the device lacks is skipped with the reason.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
 
-from _pairs import exactly, join, parser, ratios, ready_cell, show_machine, tell
+from _pairs import exactly, join, parser, ratios, ready_cell, show_machine, take_turns, tell
 
 
 def main() -> int:
@@ -43,34 +44,44 @@ def main() -> int:
         except Unsupported as error:
             print(f"{dtype}: skipped: {error}")
             continue
-        met += compare(cell, dtype, arguments.pairs, arguments.turns)
+        in_a_row = replace(exactly(1), inner=arguments.turns)
+        row = ready_cell(world, Config(workload=workload, measure=in_a_row), like=cell)
+        call = bare_call(cell.a, cell.b, cell.c)
+        rate = cell.plan.flop / 1e12
+        met += [one_by_one(cell, call, f"{dtype}", rate, arguments.pairs)]
+        met += [rows(row, call, f"{dtype}", rate, arguments.pairs, arguments.turns)]
         cell.close()
+        row.close()
     world.leave()
     return 0 if all(met) else 1
 
 
-def compare(cell: Any, dtype: Any, pairs: int, turns: int) -> list[bool]:
-    """One dtype's lines; whether each goal is met."""
+def one_by_one(cell: Any, call: Callable[[], object], dtype: str, rate: float, pairs: int) -> bool:
+    """Spans against the bare call with a synchronize; whether the goal is met. rate: TFLOP of a product."""
     from distbench.stats import median
 
-    call = bare_call(cell.a, cell.b, cell.c)
-    on_gpu = cell.c.is_cuda
-    spans, bare, gemms, rows = [], [], [], []
+    spans, bare = [], []
     for _ in range(pairs + 1):
         times: list[float] = []
-        samples = cell.measure(between=lambda times=times: times.append(synchronised_s(call, on_gpu)))
+        samples = cell.measure(between=lambda times=times: times.append(synchronised_s(call, cell.c.is_cuda)))
         spans.append(median(samples.span_s))
         bare.append(median(times))
-        if on_gpu:
-            rows.append(row_s(call, turns))
-            gemms.append(median(samples.phases_s["gemm"][0]))
-    rate = cell.plan.flop / 1e12
     print(f"{dtype}: span {rate / median(spans[1:]):.4g} TFLOP/s, bare with synchronize {rate / median(bare[1:]):.4g}")
-    met = [tell(f"  {dtype} span rate ÷ bare rate", ratios(bare[1:], spans[1:]), 0.99, 1.01)]
-    if on_gpu:
-        print(f"  GEMM {rate / median(gemms[1:]):.4g} TFLOP/s, bare calls in a row {rate / median(rows[1:]):.4g}")
-        met.append(tell(f"  {dtype} GEMM rate ÷ bare rate in a row", ratios(rows[1:], gemms[1:]), 0.99))
-    return met
+    return tell(f"  {dtype} span rate ÷ bare rate", ratios(bare[1:], spans[1:]), 0.99, 1.01)
+
+
+def rows(cell: Any, call: Callable[[], object], dtype: str, rate: float, pairs: int, turns: int) -> bool:
+    """Products in a row against bare calls in a row; whether the goal is met."""
+    from distbench.stats import median
+
+    sides: dict[str, Callable[[], float]] = {
+        "ours": lambda: cell.measure().phases_s["gemm"][0][0],
+        "bare": lambda: row_s(call, turns, cell.c.is_cuda),
+    }
+    taken = take_turns(sides, pairs)
+    ours, bare = (rate / median(taken[side]) for side in ("ours", "bare"))
+    print(f"  GEMM, {turns} in a row {ours:.4g} TFLOP/s, bare {bare:.4g}")
+    return tell(f"  {dtype} GEMM rate ÷ bare rate in a row", ratios(taken["bare"], taken["ours"]), 0.99)
 
 
 def bare_call(a: Any, b: Any, c: Any) -> Callable[[], object]:
@@ -98,10 +109,15 @@ def synchronised_s(call: Callable[[], object], on_gpu: bool) -> float:
     return perf_counter() - begin
 
 
-def row_s(call: Callable[[], object], count: int) -> float:
-    """Seconds of one of `count` calls in a row, between device events."""
+def row_s(call: Callable[[], object], count: int, on_gpu: bool) -> float:
+    """Seconds of one of `count` calls in a row: between device events on a GPU."""
     import torch
 
+    if not on_gpu:
+        begin = perf_counter()
+        for _ in range(count):
+            call()
+        return (perf_counter() - begin) / count
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
     for _ in range(count):

@@ -15,8 +15,8 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 @pytest.mark.parametrize(
     ("script", "words", "lines"),
     [
-        ("dtype_rates.py", ["--turns=1", "--n=32", "--dtypes=float64,tf32,int8"], 2),
-        ("dtype_rates.py", ["--batched", "--turns=1", "--dtypes=float32"], 1),
+        ("dtype_rates.py", ["--turns=2", "--n=32", "--dtypes=float64,tf32,int8"], 4),
+        ("dtype_rates.py", ["--batched", "--turns=2", "--dtypes=float32"], 2),
         ("collect_paths.py", ["--rows=2000"], 3),
         ("two_ranks.py", [], 4),
         ("telemetry_cost.py", [], 2),
