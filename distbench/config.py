@@ -179,7 +179,8 @@ class Workload:
     upload: Upload = Upload.none
     """Operands that come from host memory within each sample."""
     layout: Layout = Layout.auto
-    """How A and B are stored: n as written, t transposed. auto: nn, and nt for float8, whose GPU units take no other."""
+    """How A and B are stored: n as written, t transposed. auto: nt for float8 and int8 (a GPU takes the first no
+    other way, and the second slowly), else nn."""
     padding: int = 0
     """Elements between the rows of A and B as stored: their rows and batch entries are not contiguous."""
     scaling: Scaling = Scaling.tensor

@@ -72,6 +72,8 @@ def _int_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Call:
     """_int_mm writes contiguous memory only: into a slice of columns of a shared C it goes by way of row panels."""
     import torch
 
+    if b.shape[0] == 1 and b.stride() == (1, 1):
+        b = b.as_strided(b.shape, (b.shape[1], 1))  # the same elements; torch's CPU code writes nothing for (1, 1)
     if c.is_contiguous():
         return partial(torch._int_mm, a, b, out=c)
     rows = min(c.shape[0], max(1, _PANEL // c.shape[1]))

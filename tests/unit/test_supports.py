@@ -80,6 +80,7 @@ def test_the_size_that_is_named_works_and_shards_that_would_not_are_refused(
 def test_the_layout_of_a_float8_product_on_a_gpu_is_nt() -> None:
     told = config(DType.float8_e4m3fn)
     assert layout_of(told.workload) is Layout.nt
+    assert layout_of(config(DType.int8).workload) is Layout.nt  # cuBLAS has fast kernels for it alone
     assert layout_of(config(DType.bfloat16).workload) is Layout.nn
     told.workload.layout = Layout.nn
     refuse_shapes(told, 1, Device.cpu)
