@@ -73,6 +73,7 @@ def compose_single(arguments: list[str]) -> Config | None:
         return None
     if options.config_dir or options.config_path or options.config_name:
         return None
+    refuse_keys_below_values(options.overrides)
     _register()
     try:
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -88,8 +89,18 @@ def is_multirun(arguments: list[str]) -> bool:
     return bool(_parse(arguments).multirun)
 
 
+def refuse_keys_below_values(words: list[str]) -> None:
+    """`devices.a=1`: a key below one that is no group, of which OmegaConf says nothing readable. Raises Refused."""
+    for word in words:
+        key = word.partition("=")[0].lstrip("+~")
+        group = key.rpartition(".")[0]
+        if group and not keys_of(group) and not key.startswith("hydra") and not {"/", "@"} & set(key):
+            raise Refused(unknown_key(key))
+
+
 def refuse_new_keys(arguments: list[str]) -> None:
     """`+key=value` lets in a key that nothing reads: said before the first cell of a sweep. Raises Refused."""
+    refuse_keys_below_values(_parse(arguments).overrides)
     for word in _parse(arguments).overrides:
         key = word.partition("=")[0].lstrip("+").partition("@")[0]
         group, _, name = key.rpartition(".")

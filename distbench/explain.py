@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from hydra.errors import OverrideParseException
 
+from distbench import config
 from distbench.config import ConfigError, keys_of
 
 _EXPECTED = {
@@ -53,10 +54,10 @@ def _explained(error: BaseException) -> str:
 def unknown_key(key: str) -> str:
     """The line for a key that nothing reads."""
     group, _, name = key.lstrip("+~").rpartition(".")
+    while group and not keys_of(group):  # below a key that is no group: the keys beside it
+        group = group.rpartition(".")[0]
     options = keys_of(group)
     where = f" of {group}" if group else ""
-    if not options:
-        return f"{key}: no such key; the keys are {', '.join(keys_of(''))}"
     return f"{key}: no such key; {_nearest(name, options)}the keys{where} are {', '.join(options)}"
 
 
@@ -116,6 +117,15 @@ _PATTERNS: tuple[tuple[str, Callable[[re.Match[str], str], str]], ...] = (
     (r"Could not override '([^']+)'", lambda found, key: unknown_key(found[1])),
     (
         r"Config group override must be a string",
-        lambda found, key: "a group (workload, measure) cannot be null: name one of its files",
+        lambda found, key: "a group (workload, measure) is chosen by the name of one of its files",
     ),
+    (
+        r"Value (.*) \(\w+\) is not a valid input for <enum '(\w+)'>",
+        lambda found, key: _one_of(key, found[1], [str(option) for option in getattr(config, found[2])]),
+    ),
+    (
+        r"Invalid value assigned: \w+ is not a ListConfig",
+        lambda found, key: f"{key}: must be a list, as in {key}=[0,1]",
+    ),
+    (r"Cannot merge DictConfig with ListConfig", lambda found, key: f"{key}: must be a list, as in {key}=[0,1]"),
 )
