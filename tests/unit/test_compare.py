@@ -99,6 +99,21 @@ def test_a_rate_is_better_higher(told: Any) -> None:
     assert (status, words_of(answer)) == (0, ["FASTER"] * 4)
 
 
+def disturbed(item: dict[str, Any]) -> None:
+    """Every sample but the fastest takes half as long again."""
+    spans = item["samples"]["span_s"]
+    item["samples"]["span_s"] = [span if span == min(spans) else 1.5 * span for span in spans]
+
+
+def test_the_fastest_samples_see_through_other_work_and_one_launch_has_too_few(told: Any) -> None:
+    status, answer = told(disturbed, "--metric", "best", launches=5)
+    assert (status, words_of(answer)) == (0, ["SAME"] * 4)
+    assert told(disturbed, launches=5)[0] == 1
+    status, answer = told(lambda item: slower(item, 1.035), "--metric", "best", launches=5)
+    assert (status, words_of(answer)) == (1, ["SLOWER"] * 4)
+    assert words_of(told(lambda item: slower(item, 1.5), "--metric", "best")[1]) == ["UNSURE"] * 4
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

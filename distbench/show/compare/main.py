@@ -51,6 +51,7 @@ def _rates(launch: Launch) -> list[float]:
 
 METRICS = {
     "span": Metric(lambda launch: list(launch.samples["span_s"]), False, seconds),
+    "best": Metric(lambda launch: [min(launch.samples["span_s"])], False, seconds),
     "rate": Metric(_rates, True, rate),
     "gemm": Metric(_slowest("gemm"), False, seconds),
     "collect": Metric(_slowest("collect"), False, seconds),
@@ -83,7 +84,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--threshold", type=_share, default=0.03, help="how much slower is too slow: 3%% (default) or 0.03"
     )
-    parser.add_argument("--metric", choices=tuple(METRICS), default="span", help="default: span")
+    parser.add_argument(
+        "--metric",
+        choices=tuple(METRICS),
+        default="span",
+        help="default: span; best: the fastest sample of each launch, steadier on a busy machine, needs several launches",
+    )
     parser.add_argument("--allow", action="append", default=[], metavar="KEY", help="a key that may differ, as engine")
     parser.add_argument("--force", action="store_true", help="compare cells that are not the same measurement, too")
     parser.add_argument(
@@ -153,7 +159,10 @@ def _estimated(each: Pair, metric: Metric, launch_spread: float) -> Estimate | t
         bad = [launch for launch in side if not _is_ok(launch)]
         if len(bad) == len(side) or (bad and name == "NEW"):  # a launch that fails now and then is a change too
             return word, f"{name} is {bad[0].item['status']}: {bad[0].item['reason']}"
-    if metric is METRICS["span"] and len({one.item["work"]["flop"] for one in (*each.base, *each.new)}) > 1:
+    if (
+        metric in (METRICS["span"], METRICS["best"])
+        and len({one.item["work"]["flop"] for one in (*each.base, *each.new)}) > 1
+    ):
         return "UNSURE", "the work differs, so times say nothing: use --metric rate"
     series = [[metric.values(launch) for launch in side if _is_ok(launch)] for side in (each.base, each.new)]
     if not all(values and min(values) > 0 for side in series for values in side):
