@@ -1,34 +1,12 @@
 #!/usr/bin/env bash
 # The records behind docs/results/h200.md: what the card can do, the two experiments at full size, streams, square products
 # in each dtype, its health and its fastest shapes, on one device and with three shards or ranks that share it; then each
-# dtype's rate beside a bare loop. Some ten minutes. Run it on a machine
-# with a GPU, from the project's folder:
+# dtype's rate beside a bare loop. Some ten minutes on a machine with a GPU, from the project's folder:
 #     benchmarks/h200.sh docs/results/h200
 #     distbench report --format md --title "One NVIDIA H200" docs/results/h200/*.jsonl > docs/results/h200.md
-set -euo pipefail
-out=${1:?folder for the records}
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
-export LOGLEVEL=ERROR
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-export XDG_CACHE_HOME=$work/cache # the ceilings of this run, of which its later results tell their share
-PYTHONPATH=$(pwd)${PYTHONPATH:+:$PYTHONPATH}
-export PYTHONPATH
-
-keep() { # NAME COMMAND…: run it in a folder of its own and keep its records; a cell that failed stays among them
-  local name=$1
-  shift
-  mkdir "$work/$name"
-  echo "== $name"
-  (cd "$work/$name" && "$@") || echo "$name: exit status $?"
-  mv "$work/$name"/*/*/*/results.jsonl "$out/$name.jsonl"
-}
+. "$(dirname "$0")/_records.sh"
 
 dtypes=float64,float32,tf32,bfloat16,float16,float8_e4m3fn,float8_e5m2,int8,complex64,complex128
-one="python3 -m distbench"
-three="torchrun --nproc_per_node=3 -m distbench"
 keep 0-ceilings $one workload=ceilings
 keep 1-gallery-methods-1-device $one -m +experiment=gallery_methods
 keep 2-gallery-methods-3-ranks $three -m +experiment=gallery_methods

@@ -199,7 +199,7 @@ def refuse_path(config: Config, hosts: int, device: Device, backend: Backend) ->
         raise Lacking("path", config.path, "page-locked memory is for copies from a GPU: use in_place or shared")
     if (config.streams > 1 or config.stream is not Stream.default) and not on_gpu:
         key, value = ("streams", config.streams) if config.streams > 1 else ("stream", config.stream)
-        raise Lacking(key, value, "streams are a GPU's, and this cell runs on the CPU")
+        raise Lacking(key, value, "streams are a GPU's, and there is none here")
     if config.collect is CollectName.host and config.path is Path.in_place and on_gpu:
         raise ConfigError("path", config.path, "C is in the GPU's memory, not the host's: use pinned or shared")
 

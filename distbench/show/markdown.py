@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from distbench.show.anatomy import anatomy_markdown
+from distbench.show.ceilings import ceilings_lines
 from distbench.show.health import health_lines
 from distbench.show.peaks import share_of_peak
 from distbench.show.runs import Run
@@ -22,11 +23,12 @@ def _section(run: Run) -> str:
     first = records[0]
     environment, world = first["environment"], first["world"]
     names = sorted({str(rank["device_name"] or environment["cpu"]) for rank in world["ranks"]})
+    cuda = f" CUDA {environment['cuda']}," if environment["cuda"] else ""
     lines = [
         f"## {run.name}",
         "",
-        f"{world['size']} ranks ({world['launcher']}, {world['backend']}) on {', '.join(names)}; torch "
-        f"{environment['torch']}, CUDA {environment['cuda']}, Python {environment['python']}, "
+        f"{world['size']} rank{'s' * (world['size'] > 1)} ({world['launcher']}, {world['backend']}) on {', '.join(names)}; "
+        f"torch {environment['torch']},{cuda} Python {environment['python']}, "
         f"distbench {environment['distbench']}.",
         "",
         f"    {environment['command']}",
@@ -38,7 +40,8 @@ def _section(run: Run) -> str:
     ]
     lines += anatomy_markdown(records, _name)
     healths = [line.plain for item in records for line in health_lines(item)]
-    for table in (sweep_table(records, run.path.parent), healths):
+    ceilings = [line for item in records for line in ceilings_lines(item)]
+    for table in (sweep_table(records, run.path.parent), ceilings, healths):
         if table:
             lines += ["", *[f"    {line}".rstrip() for line in table]]
     return "\n".join(lines)

@@ -245,10 +245,15 @@ def test_where_the_page_goes(
     assert "choose another place with -o" in capsys.readouterr().err
 
 
-def test_the_page_of_the_results_in_docs_is_made_by_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    files = sorted(map(str, RESULTS.glob("*.jsonl")))
-    assert report([*files, "--format", "md", "--title", "One NVIDIA H200"]) == 0
-    assert capsys.readouterr().out == (RESULTS.parent / "h200.md").read_text()
+@pytest.mark.parametrize(("name", "title"), [("h200", "One NVIDIA H200"), ("cpu", "Two cores")])
+def test_the_pages_of_the_results_in_docs_are_made_by_the_verb(
+    capsys: pytest.CaptureFixture[str], name: str, title: str
+) -> None:
+    files = sorted(map(str, (RESULTS.parent / name).glob("*.jsonl")))
+    assert report([*files, "--format", "md", "--title", title]) == 0
+    made = capsys.readouterr().out
+    assert made == (RESULTS.parent / f"{name}.md").read_text()
+    assert all(part in made for part in ("what this machine can do", "memory copy", "health of "))
 
 
 def test_the_terminal_shows_the_table_the_rates_the_samples_and_the_ranks(three: Run) -> None:

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from distbench.show.anatomy import anatomy_lines
+from distbench.show.ceilings import ceilings_lines
 from distbench.show.health import health_lines
 from distbench.show.runs import Record, Run, named
 from distbench.show.tables import sweep_table
@@ -39,11 +40,11 @@ def warned(runs: list[Run]) -> list[str]:
 
 
 def tables(runs: list[Run]) -> list[str]:
-    """The tables of experiments, what bounds the cells, and the verdicts on ranks, as on the terminal."""
+    """The tables of experiments, ceilings, verdicts on ranks and what bounds the cells, as on the terminal."""
     shown = [_block(run.name, lines) for run in runs if (lines := sweep_table(run.records, run.path.parent))]
     named = [(f"{run.name}: {name}" if len(runs) > 1 else name, item) for run, item, name in _named(runs)]
-    verdicts = [(name, lines) for name, item in named if (lines := [line.plain for line in health_lines(item)])]
-    shown += [_block(name, lines) for name, lines in verdicts[:_MOST_TOLD]]
+    found = [(name, [*ceilings_lines(item), *(line.plain for line in health_lines(item))]) for name, item in named]
+    shown += [_block(name, lines) for name, lines in found if lines][:_MOST_TOLD]
     bounds = [(name, item, lines) for name, item in named if (lines := anatomy_lines(item))]
     if bounds:
         shown.append("<h2>What bounds each cell</h2>")
