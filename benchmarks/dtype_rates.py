@@ -85,12 +85,11 @@ def rows(cell: Any, call: Callable[[], object], dtype: str, rate: float, pairs: 
 
 
 def bare_call(a: Any, b: Any, c: Any) -> Callable[[], object]:
-    """The library's call, as one would write it without distbench. a, b, c: [batch, n, n]."""
+    """The library's call, as one would write it without distbench. A [batch, m, k], B [batch, k, n], C [batch, m, n]."""
     import torch
 
     if len(a) > 1:
         return partial(torch.matmul, a, b, out=c)
-
     if a.dtype == torch.int8:
         return partial(torch._int_mm, a[0], b[0], out=c[0])
     if a.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):

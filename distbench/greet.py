@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 from distbench import __version__
 from distbench.launch import Launch
@@ -28,6 +28,16 @@ _GRACE_S = 10.0
 """After a wrong rank was sent away, the right one may still come for so long."""
 _LIMIT = 65536
 Hello = dict[str, Any]
+
+
+class Met(NamedTuple):
+    """What a rank knows once rank 0 has let it in."""
+
+    store_port: int
+    zero_address: str
+    own_address: str
+    zero: str
+    """Rank 0 in words, for the message should it fall silent."""
 
 
 class NotThisRun(RuntimeError):
@@ -147,8 +157,8 @@ class Door:
         return reason
 
 
-def knock(own: Hello, family: socket.AddressFamily, where: Any) -> tuple[int, str, str, str]:
-    """(store's port, rank 0's address, own address, rank 0 in words) from a rank 0 that lets this rank in.
+def knock(own: Hello, family: socket.AddressFamily, where: Any) -> Met:
+    """Greet rank 0, which lets this rank in.
 
     Raises OSError where nobody listens (yet), TimeoutError (an OSError) where someone does and says nothing, and
     NotThisRun where the answer is not this run's rank 0's.
@@ -168,7 +178,7 @@ def knock(own: Hello, family: socket.AddressFamily, where: Any) -> tuple[int, st
         if "refused" in answer:
             raise NotThisRun(str(answer["refused"]))
         unix = family == socket.AF_UNIX
-        return (
+        return Met(
             int(answer["store"]),
             "127.0.0.1" if unix else str(client.getpeername()[0]),
             "127.0.0.1" if unix else str(client.getsockname()[0]),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from distbench.greet import Door, Hello, NotThisRun, difference, hello, knock
+from distbench.greet import Door, Hello, Met, NotThisRun, difference, hello, knock
 from distbench.launch import Launch
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ def _listen(launch: Launch) -> socket.socket:
 # --- the other ranks -------------------------------------------------------------------------------------------------
 
 
-def _find(launch: Launch, own: Hello, watch: Watch) -> tuple[int, str, str, str]:
-    """(store's port, rank 0's address, own address, rank 0 in words). Tries each place in turn until the watch ends it."""
+def _find(launch: Launch, own: Hello, watch: Watch) -> Met:
+    """Tries each place in turn until the watch ends it."""
     why: dict[str, str] = {}
     watch.unreached = lambda: "; ".join(f"{where}: {reason}" for where, reason in list(why.items())[:3])
     while True:
@@ -158,7 +158,7 @@ def _find(launch: Launch, own: Hello, watch: Watch) -> tuple[int, str, str, str]
         time.sleep(0.02 if not launch.places else 0.1)
 
 
-Attempt = tuple[str, Callable[[], tuple[int, str, str, str]]]
+Attempt = tuple[str, Callable[[], Met]]
 
 
 def _attempts(launch: Launch, own: Hello, why: dict[str, str]) -> list[Attempt]:

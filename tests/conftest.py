@@ -21,9 +21,7 @@ import helpers
 def _no_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The session runs as if typed into a fresh shell, whatever started pytest, and on a machine without ceilings."""
     kept = {name: os.environ.pop(name) for name in list(os.environ) if helpers.is_launchers(name)}
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell's background job has it ignored, and hands that on
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job, and handed on so
     cache = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     yield
