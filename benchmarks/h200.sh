@@ -2,7 +2,7 @@
 # The records behind docs/results/h200.md: what the card can do, the two experiments at full size, streams, square products
 # in each dtype, its health and its fastest shapes, on one device and with three shards or ranks that share it; then each
 # dtype's rate beside a bare loop. Some ten minutes on a machine with a GPU, from the project's folder:
-#     benchmarks/h200.sh docs/results/h200
+#     benchmarks/h200.sh docs/results/h200 [NAME…]        (NAME: only these records, 9-peak say, or rates)
 #     distbench report --format md --title "One NVIDIA H200" docs/results/h200/*.jsonl > docs/results/h200.md
 . "$(dirname "$0")/_records.sh"
 
@@ -18,8 +18,10 @@ keep 7-square $one -m workload=square workload.n=8192 workload.dtype=$dtypes mea
 keep 8-health $one +experiment=health
 keep 8-health-3-ranks $three +experiment=health
 keep 9-peak $one +experiment=peak workload.dtype=float64,bfloat16,int8 peak.time_s=15
-{
-  python3 benchmarks/dtype_rates.py --pairs 10 --turns 10 --dtypes $dtypes || true
-  python3 benchmarks/dtype_rates.py --pairs 10 --batched --dtypes float64,float32 || true
-  python3 benchmarks/telemetry_cost.py --pairs 10 || true
-} 2>&1 | tee "$out/rates.txt"
+if wanted rates; then
+  {
+    python3 benchmarks/dtype_rates.py --pairs 10 --turns 10 --dtypes $dtypes || true
+    python3 benchmarks/dtype_rates.py --pairs 10 --batched --dtypes float64,float32 || true
+    python3 benchmarks/telemetry_cost.py --pairs 10 || true
+  } 2>&1 | tee "$out/rates.txt"
+fi

@@ -7,6 +7,7 @@ long enough to hold several looks (one every 50 ms at most). A ratio below 1: te
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -38,11 +39,11 @@ def main() -> int:
     looking = telemetry.Telemetry
     for n, block_s in CELLS:
         workload = Workload(name="square", m=n, n=n, k=n, dtype=DType.float32)
-        cell = ready_cell(world, Config(workload=workload, measure=exactly(10)))
+        cell = ready_cell(world, Config(workload=workload, measure=replace(exactly(10), inner="auto")))
         began = monotonic()
         taken = len(cell.measure().span_s)
         count = max(10, round(taken * block_s / (monotonic() - began)))  # votes between samples take time too
-        cell.config.measure = exactly(count)
+        cell.config.measure = replace(cell.config.measure, min_samples=count, max_samples=count)
 
         def block(kind: Any, cell: Any = cell) -> float:
             telemetry.Telemetry = kind
@@ -55,7 +56,7 @@ def main() -> int:
         rates = take_turns(sides, arguments.pairs)
         cell_rate = median(rates["without"]) * 1e3
         told = cell.telemetry[0]
-        print(f"square {n} float32: {cell_rate:.1f} GFLOP/s, {count} samples a block, on {cell.units[0].device}")
+        print(f"square {n} float32: {cell_rate:.1f} GFLOP/s, {count} samples of {cell.mode.inner} products a block, on {cell.units[0].device}")
         print(
             f"  the last block: {told['looks']} looks, {told['looking_s'] * 1e3:.3g} ms of {told['cpu']['elapsed_s']:.3g} s"
         )

@@ -394,12 +394,16 @@ class Cell:
         settings, world, told = self.config.measure, self.world, self.mode
         if not modes.is_plain(settings):
             self._stage("prepare")
-            told.inner = modes.wanted_inner(settings, world, timed)
-            if told.inner > 1 or settings.graph:
-                self._each("prepare", lambda unit: unit.again(told.inner, settings.graph))
-                if self.units:
-                    timed.close()
-                    timed = DRIVES[self.config.drive](self.units, self._path(place) is not Path.in_place)
+            wanted = 1 if settings.inner == "auto" else int(settings.inner)
+            if settings.inner == "auto":
+                while (wanted := modes.inner_for(told.inner, modes.window_s(world, timed))) > told.inner:
+                    told.inner = wanted
+                    timed = self._repeating(timed, place, wanted)
+            elif settings.inner != 1:
+                told.inner = int(settings.inner)
+                timed = self._repeating(timed, place, told.inner)
+            if settings.graph:
+                timed = self._repeating(timed, place, told.inner, graph=True)
             if settings.cache is Cache.cold:
                 devices = [unit.device for unit in self.units]
                 timed = world.attempt("prepare", lambda: modes.cold(world, timed, devices, told))
@@ -410,6 +414,14 @@ class Cell:
             self._stage("settle")
         modes.rest_or_settle(world, settings, timed, place.ranks[world.rank]["device_uuid"], told)
         return timed
+
+    def _repeating(self, timed: Timed, place: Place, inner: int, graph: bool = False) -> Timed:
+        """The timed path of `inner` products a sample."""
+        self._each("prepare", lambda unit: unit.again(inner, graph))
+        if not self.units:
+            return timed
+        timed.close()
+        return DRIVES[self.config.drive](self.units, self._path(place) is not Path.in_place)
 
     def _measured(self, timed: Timed, place: Place) -> Samples:
         world = self.world

@@ -217,7 +217,7 @@ class Measure:
     graph: bool = False
     """The product as a CUDA graph."""
     inner: Union[int, str] = 1
-    """Products per sample; auto: as many as fill a millisecond. Times in the record are of one."""
+    """Products per sample; auto: as many as fill five milliseconds. Times in the record are of one."""
     host_init: bool = False
     """Also time, once, A made by numpy's generator on the host and copied to the device; the fill then writes over it."""
 

@@ -24,7 +24,7 @@ from distbench.world import World
 if TYPE_CHECKING:
     import torch
 
-_SHORTEST_WINDOW_S = 1e-3  # starts are agreed to 20 µs and a synchronise takes as long: 2 % of it
+_SHORTEST_WINDOW_S = 5e-3  # a window holds 20 to 50 µs that are not the products': starts, a launch, a synchronise
 _MOST_INNER = 10_000
 _CHUNK_S = 0.5
 _CHUNKS = 3
@@ -60,21 +60,26 @@ def refuse_graph(settings: Measure, device: Device) -> None:
         raise ConfigError("measure.graph", "true", "a CUDA graph needs a GPU, and this cell runs on the CPU: false")
 
 
-def wanted_inner(settings: Measure, world: World, timed: Timed) -> int:
-    """Products per window; auto: as many as fill a millisecond, by the shortest of five runs. The same on all ranks."""
-    if settings.inner != "auto":
-        return int(settings.inner)
+def window_s(world: World, timed: Timed) -> float:
+    """Seconds of the timed path's shortest of five runs, of the rank that took longest. All ranks call it together."""
     own_ns = []
     for _ in range(5):
         begin = now_ns()
         world.attempt("warm up", timed.run)
         own_ns.append(now_ns() - begin)
-    return inner_for(min(max(row) for row in zip(*world.gather_ints(own_ns), strict=True)) / 1e9)
+    return float(min(max(row) for row in zip(*world.gather_ints(own_ns), strict=True))) / 1e9
 
 
-def inner_for(product_s: float) -> int:
-    """How many products of this length fill a window that the clock can tell."""
-    return max(1, min(_MOST_INNER, math.ceil(_SHORTEST_WINDOW_S / max(product_s, 1e-9))))
+def inner_for(inner: int, row_s: float) -> int:
+    """How many products to try next, where `inner` of them filled a window of row_s seconds; `inner` if it is long enough.
+
+    A window costs something of its own (a launch and a synchronise are longer than a small product), so the number that the
+    proportion gives is too small at first: ask again after each try.
+    """
+    if row_s >= 0.9 * _SHORTEST_WINDOW_S:
+        return inner
+    wanted = math.ceil(inner * _SHORTEST_WINDOW_S / max(row_s, 1e-9))
+    return min(_MOST_INNER, 10 * inner, wanted)
 
 
 def repeated(call: Callable[[], object], count: int) -> Callable[[], object]:

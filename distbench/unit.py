@@ -74,13 +74,14 @@ class Unit:
         self.streams = _streams(self.config, self.device)
         with self.context():
             self.multiply = self._product(engine)
+        self.product = self.multiply
 
     def again(self, inner: int, graph: bool) -> None:
-        """Make the product `inner` products, and those one CUDA graph; it has run before."""
-        if self.multiply is None or self.site.shard.c_numel == 0:
+        """Make the sample's product `inner` of them, and those one CUDA graph; it has run before."""
+        if self.product is None or self.site.shard.c_numel == 0:
             return
         with self.context():
-            self.multiply = modes.repeated(self.multiply, inner)
+            self.multiply = modes.repeated(self.product, inner)
             if graph:
                 self.multiply = modes.captured(self.multiply, self.device)
 

@@ -15,8 +15,8 @@ import time
 import torch
 
 from distbench.collects.base import Collect, Means, Piece, Site
-from distbench.config import Config, EngineName
-from distbench.engines import cupy_engine
+from distbench.config import Config
+from distbench.engines import ENGINES
 from distbench.pagelock import PageLock
 
 _CHUNK_S = 3e-3  # of copying: far above a launch, far below the whole
@@ -33,17 +33,13 @@ class Fresh(Collect):
     def __init__(self, site: Site, means: Means) -> None:
         self.shard = means.empty(*site.shard.c_shape)
         self.held = None
-        self.by_cupy = means.config.engine is EngineName.cupy
+        self.to_host = ENGINES[means.config.engine].to_host
 
     def before(self) -> None:
         self.held = None
 
     def run(self) -> None:
-        if self.by_cupy:
-            self.held = cupy_engine.to_host(self.shard)
-            return
-        self.held = torch.empty(self.shard.shape, dtype=self.shard.dtype)
-        self.held.copy_(self.shard)
+        self.held = self.to_host(self.shard)
 
 
 class Pageable(Collect):

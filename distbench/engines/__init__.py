@@ -1,4 +1,4 @@
-"""Engines: the libraries that compute. One table; an engine is one small file with `prepare` and `settings`."""
+"""Engines: the libraries that compute. One table; an engine is one small file with `prepare`, `settings` and `to_host`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ class Engine(Protocol):
 
     def settings(self, dtype: DType = DType.float32) -> dict[str, Any]:
         """Fix what decides a dtype's arithmetic (TF32 on or off, full-precision sums) and return it for the record."""
+
+    def to_host(self, c: torch.Tensor) -> torch.Tensor:
+        """A copy of a device's tensor in a new host array, made the way that the library's users make it."""
 
 
 ENGINES: dict[EngineName, Engine] = {

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def to_host(c: torch.Tensor) -> torch.Tensor:
-    """A copy of a device's tensor in a new host array, as `.get()` makes it: numpy's, which asks for huge pages."""
+    """`.get()` takes its array from numpy, which asks for huge pages."""
     import cupy
     import torch
 

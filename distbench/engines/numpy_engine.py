@@ -22,3 +22,9 @@ def prepare(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Callable[[], o
 
 def settings(dtype: DType = DType.float32) -> dict[str, Any]:
     return {}
+
+
+def to_host(c: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(c.numpy().copy())

@@ -57,6 +57,12 @@ def settings(dtype: DType = DType.float32) -> dict[str, Any]:
     return told | ({"use_fast_accum": False} if dtype in FACTS and FACTS[dtype].is_scaled else {})
 
 
+def to_host(c: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.empty(c.shape, dtype=c.dtype).copy_(c)  # `.cpu()`, which returns a tensor of the CPU itself
+
+
 def _one_after_the_other(calls: list[Call]) -> Call:
     if len(calls) == 1:
         return calls[0]
