@@ -56,7 +56,8 @@ def main() -> int:
         rates = take_turns(sides, arguments.pairs)
         cell_rate = median(rates["without"]) * 1e3
         told = cell.telemetry[0]
-        print(f"square {n} float32: {cell_rate:.1f} GFLOP/s, {count} samples of {cell.mode.inner} products a block, on {cell.units[0].device}")
+        block_of = f"{count} samples of {cell.mode.inner} products a block"
+        print(f"square {n} float32: {cell_rate:.1f} GFLOP/s, {block_of}, on {cell.units[0].device}")
         print(
             f"  the last block: {told['looks']} looks, {told['looking_s'] * 1e3:.3g} ms of {told['cpu']['elapsed_s']:.3g} s"
         )

@@ -16,6 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import helpers
 
+_OTHERS = ("PYTEST_CURRENT_TEST", "CUDA_MODULE_LOADING")
+"""Set by pytest, and by torch when it first uses a GPU."""
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -40,7 +43,7 @@ def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     os.environ.pop(helpers.MARK, None)
     leaks = _left_processes(mark)
     leaked = sorted({name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)})
-    leaked = [name for name in leaked if name != "PYTEST_CURRENT_TEST"]
+    leaked = [name for name in leaked if name not in _OTHERS]
     os.environ.update(before)
     for name in leaked:
         if name not in before:

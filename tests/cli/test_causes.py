@@ -56,15 +56,25 @@ def test_other_work_on_the_core_makes_it_a_busy_machine() -> None:
     assert cpu["preempted"] > 10
 
 
-@pytest.mark.parametrize(("name", "on_s", "off_s"), [("bimodal", 1.0, 0.5), ("drift", 100.0, 2.0)])
+@pytest.mark.parametrize(("name", "on_s", "off_s", "lasts_s"), [("bimodal", 1.0, 0.5, 5), ("drift", 100.0, 5.0, 12)])
 def test_a_core_that_is_taken_by_turns_or_midway_makes_two_groups_or_a_drift(
-    name: str, on_s: float, off_s: float
+    name: str, on_s: float, off_s: float, lasts_s: int
 ) -> None:
-    """Competitors take four fifths of the core: every other half second, or from the middle of the measuring on."""
+    """Competitors take four fifths of the core: every other half second, or from the middle of the measuring on. Where the
+    machine has other work at the same time, that may hide it: a second try."""
+    record = competed(name, on_s, off_s, lasts_s)
+    if name not in warned(record):
+        record = competed(name, on_s, off_s, lasts_s)
+    assert name in warned(record), (record["warnings"], record["unchecked"], record["samples"]["span_s"])
+
+
+def competed(name: str, on_s: float, off_s: float, lasts_s: int) -> dict[str, Any]:
+    """The record of a run on a core that competitors leave alone for off_s seconds and take for on_s, and so on."""
     ended = threading.Event()
+    begun = set(Path.cwd().glob("outputs/*/*/.hydra"))
 
     def alternate(tell: Callable[[signal.Signals], None]) -> None:
-        while not list(Path.cwd().glob("outputs/*/*/.hydra")) and not ended.wait(0.05):
+        while set(Path.cwd().glob("outputs/*/*/.hydra")) == begun and not ended.wait(0.05):
             pass  # until the run composes: what it imports before is not to be slowed
         while not ended.is_set():
             for number, seconds in ((signal.SIGSTOP, off_s), (signal.SIGCONT, on_s)):
@@ -76,14 +86,14 @@ def test_a_core_that_is_taken_by_turns_or_midway_makes_two_groups_or_a_drift(
         turns = threading.Thread(target=alternate, args=(tell,))
         turns.start()
         try:
-            words = [*SQUARE, "workload.n=1024", "measure.max_time_s=5", "measure.warmup=1", f"guard.{GUARD[name]}=0.1"]
-            (record,) = run(words, Launcher("alone", prefix=PINNED)).records
+            lasts = [f"measure.max_time_s={lasts_s}", "measure.warmup=1", f"guard.{GUARD[name]}=0.1"]
+            (record,) = run([*SQUARE, "workload.n=1024", *lasts], Launcher("alone", prefix=PINNED)).records
         finally:
             ended.set()
             turns.join()
             tell(signal.SIGCONT)
     assert record["status"] == "ok", record["reason"]
-    assert name in warned(record), (record["warnings"], record["unchecked"], record["samples"]["span_s"])
+    return record
 
 
 GUARD = {"bimodal": "mode_gap", "drift": "drift"}

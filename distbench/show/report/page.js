@@ -50,7 +50,7 @@ async function draw() {
 function showAll() { // very many rows wait in a template, so that the page opens at once
   const more = document.getElementById("more");
   if (!more) return;
-  document.querySelector("table").tBodies[0].append(more.content);
+  document.getElementById("cells").tBodies[0].append(more.content);
   document.getElementById("all").parentElement.remove();
   more.remove();
 }
@@ -59,7 +59,7 @@ function sortable(table) {
   table.tHead.addEventListener("click", (event) => {
     const head = event.target.closest("th");
     if (!head) return;
-    showAll();
+    if (table.id === "cells") showAll();
     const falling = head.dataset.order === "rising";
     for (const other of table.tHead.querySelectorAll("th")) delete other.dataset.order;
     head.dataset.order = falling ? "falling" : "rising";

@@ -167,7 +167,9 @@ def _table(runs: list[Run]) -> str:
     if len(items) > _MOST_ROWS:  # the bad ones first: they must not hide among those that wait
         items.sort(key=lambda item: item["status"] == "ok")
     rows = [_row(item) for item in items]
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>\n{chr(10).join(rows[:_MOST_ROWS])}\n</tbody></table>"
+    table = (
+        f'<table id="cells"><thead><tr>{heads}</tr></thead><tbody>\n{chr(10).join(rows[:_MOST_ROWS])}\n</tbody></table>'
+    )
     if len(rows) <= _MOST_ROWS:
         return f'<div class="wide">{table}</div>'
     return (
