@@ -14,14 +14,14 @@ keep 3-topk $one -m workload=gallery workload.upload=none workload.dtype=float64
 keep 4-cpu-vs-gpu $one -m +experiment=cpu_vs_gpu
 keep 5-streams $one -m +experiment=streams
 keep 6-stream-kinds $one -m +experiment=stream_kinds
-keep 7-square $one -m workload=square workload.n=8192 workload.dtype=$dtypes measure=thorough measure.max_time_s=5
+keep 7-square $one -m workload=square workload.n=8192 workload.dtype=$dtypes measure=thorough measure.max_time_s=4 measure.inner=auto
 keep 8-health $one +experiment=health
 keep 8-health-3-ranks $three +experiment=health
 keep 9-peak $one +experiment=peak workload.dtype=float64,bfloat16,int8 peak.time_s=15
 if wanted rates; then
   {
     python3 benchmarks/dtype_rates.py --pairs 10 --turns 10 --dtypes $dtypes || true
-    python3 benchmarks/dtype_rates.py --pairs 10 --batched --dtypes float64,float32 || true
-    python3 benchmarks/telemetry_cost.py --pairs 10 || true
+    python3 benchmarks/dtype_rates.py --pairs 10 --turns 200 --batched --dtypes float64,float32 || true
+    python3 benchmarks/telemetry_cost.py --pairs 30 || true
   } 2>&1 | tee "$out/rates.txt"
 fi

@@ -232,6 +232,8 @@ class Guard:
     """Impossible: a copy above so many times its link's rate."""
     device_time_ratio: float = 1.01
     """Impossible: a device busy for more than so many times the span (its clock and the host's differ a little)."""
+    idle: float = 0.02
+    """Share of a span in which the GPU had no work, where nothing but the product is timed."""
     drift: float = 0.05
     """Change of the median span from the first third of the samples to the last."""
     mode_gap: float = 0.05

@@ -161,6 +161,21 @@ def _span_below_device_time(case: Case) -> Iterator[Warned]:
 # --- the samples ----------------------------------------------------------------------------------------------------------
 
 
+def _device_idle(case: Case) -> Iterator[Warned]:
+    """A GPU's span of one short product holds a launch, the wake of the card and a synchronise: true, and not its rate."""
+    phases, config = case.samples["phases_s"], case.config
+    if not case.on_gpu or list(phases) != ["gemm"] or config["collect"] != "none" or case.samples["mode"]["inner"] > 1:
+        return
+    if any(case.devices_of(rank) > 1 for rank in range(len(case.ranks))):
+        return  # the phases of several devices tell nobody's time
+    busy_s = [max(of_ranks) for of_ranks in zip(*phases["gemm"], strict=True)]
+    idle_s = median([span - busy for span, busy in zip(case.samples["span_s"], busy_s, strict=True)])
+    share = idle_s / case.result["time_s"]
+    if share > case.limits.idle:
+        text = f"the GPU had no work for {share:.1%} of a span ({idle_s * 1e6:.0f} µs of starting and waiting)"
+        yield Warned("device_idle", share, case.limits.idle, f"{text}: measure.inner=auto gives the product's own rate")
+
+
 def _drift(case: Case) -> Iterator[Warned]:
     spans = case.samples["span_s"]
     if len(spans) < _DRIFT_SAMPLES:
@@ -346,6 +361,7 @@ GUARDS: dict[str, Check] = {
     "above_peak": _above_peak,
     "copy_above_link": _copy_above_link,
     "span_below_device_time": _span_below_device_time,
+    "device_idle": _device_idle,
     "drift": _drift,
     "bimodal": _bimodal,
     "unconverged": _unconverged,

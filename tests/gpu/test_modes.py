@@ -38,6 +38,8 @@ def test_several_products_a_sample_hide_the_launch(lone_world) -> None:
     one, many = run(lone_world, 256), run(lone_world, 256, inner="auto")
     assert many["samples"]["mode"]["inner"] > 10
     assert many["result"]["time_s"] < one["result"]["time_s"]
+    assert "device_idle" in [warning["name"] for warning in one["warnings"]]
+    assert "device_idle" not in [warning["name"] for warning in many["warnings"]]
 
 
 def test_cold_caches_are_slower_where_the_operands_fit_into_them(lone_world) -> None:

@@ -41,7 +41,7 @@ def healthy(real: dict[str, Any]) -> dict[str, Any]:
     told["samples"] |= {
         "span_s": spans,
         "rank_s": [list(spans) for _ in range(RANKS)],
-        "phases_s": {"gemm": [[0.9 * span for span in spans] for _ in range(RANKS)]},
+        "phases_s": {"gemm": [[0.99 * span for span in spans] for _ in range(RANKS)]},
     }
     told["result"] |= {"converged": True, "time_s": 0.01, "tflops": 1.0, "gemm_tflops": 1.1}
     rank = told["world"]["ranks"][0] | {"affinity": [0, 1, 2, 3]}
@@ -128,7 +128,7 @@ def spans(record: dict[str, Any], values: Callable[[int, float], float]) -> None
     samples = record["samples"]
     samples["span_s"] = [values(index, span) for index, span in enumerate(samples["span_s"])]
     samples["rank_s"] = [list(samples["span_s"]) for _ in range(RANKS)]
-    samples["phases_s"] = {"gemm": [[0.9 * span for span in samples["span_s"]] for _ in range(RANKS)]}
+    samples["phases_s"] = {"gemm": [[0.99 * span for span in samples["span_s"]] for _ in range(RANKS)]}
 
 
 # --- impossible ------------------------------------------------------------------------------------------------------
@@ -161,11 +161,29 @@ def test_a_copy_faster_than_its_link_is_impossible(on_gpus: dict[str, Any], phas
 def test_a_span_shorter_than_the_devices_own_time_is_impossible(healthy: dict[str, Any]) -> None:
     healthy["samples"]["phases_s"]["gemm"][1][7] = 1.05 * healthy["samples"]["rank_s"][1][7]
     assert names(healthy) == ["span_below_device_time"]
+    healthy["samples"]["phases_s"]["gemm"] = [[0.9 * span for span in healthy["samples"]["span_s"]]] * RANKS
     healthy["samples"]["phases_s"]["gemm"][1][7] = 0.9 * healthy["samples"]["rank_s"][1][7]
     healthy["samples"]["phases_s"]["collect"] = [[0.15 * span for span in healthy["samples"]["span_s"]]] * RANKS
     assert names(healthy) == ["span_below_device_time"]  # together they take 1.05 of it
     healthy["samples"]["phases_overlap"] = True
     assert names(healthy) == []
+
+
+def test_a_gpu_without_work_for_a_part_of_a_short_product_is_told_how_to_share_it(on_gpus: dict[str, Any]) -> None:
+    samples = on_gpus["samples"]
+    samples["phases_s"]["gemm"][1] = [span - 0.0005 for span in samples["span_s"]]
+    assert names(on_gpus) == []  # the slower rank's GPU has work for 99 % of it
+    samples["phases_s"]["gemm"][0] = samples["phases_s"]["gemm"][1]
+    assert names(on_gpus) == ["device_idle"]
+    (warning,) = guards.judged(on_gpus, None, Guard())["warnings"]
+    assert warning["value"] == pytest.approx(0.05, rel=0.02)
+    assert "5.0% of a span (500 µs of starting and waiting): measure.inner=auto" in warning["text"]
+    for part, key, other in ((samples["mode"], "inner", 4), (on_gpus["config"], "collect", "host")):
+        kept, part[key] = part[key], other
+        assert names(on_gpus) == []
+        part[key] = kept
+    on_gpus["config"]["device"] = "cpu"
+    assert names(on_gpus) == []
 
 
 # --- the samples -----------------------------------------------------------------------------------------------------
