@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from distbench import (
-    anatomy,
     ceilings,
+    cell_record,
     clock,
-    cores,
     guards,
     memory,
     modes,
@@ -24,7 +23,6 @@ from distbench import (
     record,
     telemetry,
 )
-from distbench.ceilings import store
 from distbench.collects import TABLE, resolve_path
 from distbench.collects.base import Collect, Means, Site
 from distbench.config import (
@@ -37,10 +35,8 @@ from distbench.config import (
     Lacking,
     Path,
     Profile,
-    Split,
     Start,
     Upload,
-    as_dict,
     cell_id,
     from_dict,
 )
@@ -54,9 +50,9 @@ from distbench.measure import Samples, barrier_cost_s, measure
 from distbench.place import Place, find_place, oversubscribed
 from distbench.plan import Plan, does_not_fit, make_plan, refuse_path
 from distbench.rules import check
-from distbench.show.peaks import peak_of, share_of_peak
+from distbench.show.peaks import peak_of
 from distbench.stats import timeit
-from distbench.summary import samples_of, summary
+from distbench.summary import summary
 from distbench.supports import Unsupported, refuse_dtype, refuse_shapes
 from distbench.timed import Timed, standing_aside
 from distbench.unit import Unit
@@ -210,25 +206,8 @@ class Cell:
             **telemetry.energy(self.telemetry or [], place.ranks, plan.flop * self.mode.inner),
         }
         told = self.record("ok", None, samples=samples, result=outcome, verification=verification)
-        told = self._placed_under_ceilings(guards.judged(told, peak_of(told), self.config.guard))
+        told = cell_record.under_ceilings(self, guards.judged(told, peak_of(told), self.config.guard))
         return told if examined is None else checkup.examined(told, examined, self.config)
-
-    def _placed_under_ceilings(self, told: dict[str, Any]) -> dict[str, Any]:
-        """The record with the result's share of the measured ceiling, and of the datasheet's peak. Rank 0's counts."""
-        if told["status"] != "ok" or not self.world.is_root:
-            return told
-        here = store.machine(told["world"]["ranks"])
-        place = store.folder(self.config.ceilings.folder)
-        if self.ceilings is not None:
-            told["ceilings_kept"] = store.keep([place, self.folder], here, self.ceilings)
-            own = {"identity": store.identity(here), "time": record.now(), "ceilings": self.ceilings}
-            told["ceiling"] = store.compared(own, told)
-        else:
-            told["ceiling"] = store.compared(store.kept(place, store.identity(here)), told)
-        share = None if told["ceiling"] is None else told["ceiling"]["share"]
-        told["result"] |= {"ceiling_share": share, "datasheet_share": share_of_peak(told)}
-        told["anatomy"] = anatomy.anatomy(told)
-        return told
 
     def record(
         self,
@@ -239,48 +218,7 @@ class Cell:
         verification: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """The cell's record, whatever became of it."""
-        ranks = [] if self.place is None else [dict(rank) for rank in self.place.ranks]
-        if self.plan is not None:
-            for rank in ranks:
-                rank["parts"] = [part | {"shard": self.plan.rank(part["part"]).shard.sizes()} for part in rank["parts"]]
-                rank["shard"] = _together([part["shard"] for part in rank["parts"]], self.config.split)
-        return {
-            "schema": record.SCHEMA,
-            "cell": self.identity,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "status": status,
-            "reason": reason,
-            "config": self._resolved(),
-            "autos": [key for key in ("path", "device", "backend") if getattr(self.config, key).value == "auto"],
-            "world": {
-                "size": self.world.size,
-                "launcher": self.world.launch.launcher,
-                "backend": None if self.place is None else str(self.place.backend),
-                "ranks": ranks,
-                "notes": list(self.world.launch.notes) if self.place is None else self.place.notes,
-                "collect": self.units[0].collect.notes() if self.units and self.units[0].collect is not None else {},
-            },
-            "work": None if self.plan is None else self.plan.work(),
-            "samples": None
-            if samples is None
-            else samples_of(samples)
-            | {"mode": vars(self.mode)}
-            # Threads, and several devices' events on one device, make phases that overlap: their sum is no device time.
-            | {"phases_overlap": self.config.drive is not Drive.process or self.config.path is Path.pipelined},
-            "result": result,
-            "verification": verification,
-            "telemetry": self.telemetry,
-            "trace": self.trace,
-            "limits": self.limits,
-            "ceilings": self.ceilings,
-            "health": None,
-            "links": None,
-            "warnings": [],
-            "unchecked": [],
-            "environment": record.environment()
-            | {"command": record.command(self.world.launch)}
-            | {"settings": self.settings, "thread_pools": cores.thread_pools(), "torch_kernels": cores.torch_kernels()},
-        }
+        return cell_record.of(self, status, reason, samples, result, verification)
 
     def close(self) -> None:
         """Free what the cell held, so that the next one finds the memory as it was."""
@@ -394,7 +332,6 @@ class Cell:
         settings, world, told = self.config.measure, self.world, self.mode
         if not modes.is_plain(settings):
             self._stage("prepare")
-            wanted = 1 if settings.inner == "auto" else int(settings.inner)
             if settings.inner == "auto":
                 while (wanted := modes.inner_for(told.inner, modes.window_s(world, timed))) > told.inner:
                     told.inner = wanted
@@ -418,10 +355,10 @@ class Cell:
     def _repeating(self, timed: Timed, place: Place, inner: int, graph: bool = False) -> Timed:
         """The timed path of `inner` products a sample."""
         self._each("prepare", lambda unit: unit.again(inner, graph))
-        if not self.units:
-            return timed
-        timed.close()
-        return DRIVES[self.config.drive](self.units, self._path(place) is not Path.in_place)
+        if self.units:
+            timed.close()
+            timed = self.timed = DRIVES[self.config.drive](self.units, self._path(place) is not Path.in_place)
+        return timed
 
     def _measured(self, timed: Timed, place: Place) -> Samples:
         world = self.world
@@ -462,23 +399,3 @@ class Cell:
 
     def _path(self, place: Place) -> Path:
         return resolve_path(self.config, place.device)
-
-    # --- the record --------------------------------------------------------------------------------------------------
-
-    def _resolved(self) -> dict[str, Any]:
-        """The configuration with its autos replaced by what they came to."""
-        resolved: dict[str, Any] = as_dict(self.config)
-        if self.place is not None:
-            device, backend, path = self.place.device, self.place.backend, self._path(self.place)
-            resolved |= {"device": str(device), "backend": str(backend), "path": str(path)}
-        return resolved
-
-
-def _together(shards: list[dict[str, int]], split: Split) -> dict[str, int]:
-    """The sizes of neighbouring shards as one; of none, all zero."""
-    if not shards:
-        return {"batch": 0, "m": 0, "n": 0, "k": 0}
-    sizes = dict(shards[0])
-    if split is not Split.none:
-        sizes[split.value] = sum(shard[split.value] for shard in shards)
-    return sizes

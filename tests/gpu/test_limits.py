@@ -48,8 +48,11 @@ def test_a_copy_to_the_host_runs_at_its_links_rate(lone_world, path: Path, limit
     assert told["anatomy"]["sentence"].startswith("bound by the copy of C to the host")
 
 
-def test_a_pipelined_query_is_judged_by_its_largest_limit(lone_world) -> None:
-    told = query(lone_world, Path.pipelined)
+@pytest.mark.parametrize("path", [Path.pipelined, Path.auto], ids=str)
+def test_a_pipelined_query_is_judged_by_its_largest_limit(lone_world, path: Path) -> None:
+    told = query(lone_world, path)
+    assert told["config"]["path"] == "pipelined"
+    assert told["samples"]["phases_overlap"]
     assert told["anatomy"]["sentence"].startswith("the phases overlap; bound by the copy of C to the host")
     assert 0.5 < phase(told, "collect")["share"] < 1.1
     assert phase(told, "gemm")["limit_name"] == "GEMM alone"
