@@ -35,6 +35,7 @@ class Shared(Collect):
         self.numel = prod(site.problem.c_shape)
         self.nbytes = self.numel * torch.empty(0, dtype=means.dtype).element_size()
         self.on_gpu = means.device.type == "cuda"
+        self.barrier_on = [means.device.index] if means.backend == "nccl" else None  # NCCL would guess, and says so
         self.lock: PageLock | None = None
         if site.rank == 0:
             self.fd = os.memfd_create("distbench-c", os.MFD_CLOEXEC)
@@ -67,7 +68,7 @@ class Shared(Collect):
         if self.on_gpu:
             self.host_part.copy_(self.shard, non_blocking=True)
             torch.cuda.current_stream(self.means.device).synchronize()
-        dist.barrier(group=self.means.world.data(self.means.backend))
+        dist.barrier(group=self.means.world.data(self.means.backend), device_ids=self.barrier_on)
 
     def poison(self) -> None:
         poison(self.shard)

@@ -83,6 +83,8 @@ def state_unknown(case: Case) -> Iterator[Warned]:
         return
     for rank, told in enumerate(case.told()):
         gpu = told["gpu"]
+        if not case.devices_of(rank):
+            continue
         if gpu is None or not (gpu["sm_clock_mhz"] or {}).get("median"):
             reason = told["gpu_reason"] or "NVML tells no clock"
             yield Warned(

@@ -28,6 +28,8 @@ def unequal_clocks(case: Case) -> Iterator[Warned]:
         return
     clocks = {}
     for rank, told in enumerate(case.told()):
+        if not case.devices_of(rank):
+            continue
         clock = told["gpu"] and told["gpu"]["sm_clock_mhz"] if case.on_gpu else told["cpu"]["clock_mhz"]
         if not clock or not clock["median"]:
             raise Unknown(f"the clock of rank {rank}'s device is unknown")

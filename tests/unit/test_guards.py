@@ -342,6 +342,15 @@ def test_a_rank_that_stands_aside_is_not_judged_by_its_times(healthy: dict[str, 
     assert names(healthy) == []
 
 
+def test_a_rank_that_stands_aside_has_no_gpu_whose_state_could_be_unknown(on_gpus: dict[str, Any]) -> None:
+    on_gpus["telemetry"][1] |= {"gpu": None, "gpu_reason": "the rank computes on no GPU"}
+    assert names(on_gpus) == ["state_unknown"]
+    assert "unequal_clocks" in unchecked(on_gpus)
+    on_gpus["world"]["ranks"][1]["parts"] = []
+    assert names(on_gpus) == []
+    assert "unequal_clocks" not in unchecked(on_gpus)
+
+
 def test_the_phases_of_several_devices_of_one_process_are_not_added_up(healthy: dict[str, Any]) -> None:
     healthy["samples"]["phases_s"]["collect"] = copy.deepcopy(healthy["samples"]["phases_s"]["gemm"])
     for rank in ranks(healthy):
