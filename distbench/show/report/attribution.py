@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
-from distbench.show.report.figures import PHASE_NAMES
+from distbench.show.report.figures import PHASE_COLOURS, PHASE_NAMES, Figure, axis, text, time_unit
+from distbench.show.runs import Record, Run, named, per_rank
+
+_MOST_BARS = 40
+Cells = list[tuple[Run, Record]]
 
 
 def where_time_went(samples: dict[str, Any]) -> dict[str, float]:
@@ -36,3 +41,67 @@ def middle_sample(samples: dict[str, Any]) -> int:
     """The index of the sample whose span is nearest the median."""
     spans = np.asarray(samples["span_s"], dtype=float)
     return int(np.argmin(np.abs(spans - np.median(spans))))
+
+
+def phases(cells: Cells) -> Figure | None:
+    """Stacked bars: each cell's span, divided."""
+    shown = cells[:_MOST_BARS]
+    parts = [where_time_went(per_rank(run, item)) for run, item in shown]
+    told = [(cell, part) for cell, part in zip(shown, parts, strict=True) if part]
+    if not told:
+        return None
+    names = {id(item): name for run in {id(run): run for run, _ in cells}.values() for item, name in named(run)}
+    several = len({id(run) for run, _ in cells}) > 1
+    labels = _distinct(
+        [text(f"{run.name}: {names[id(item)]}" if several else names[id(item)]) for (run, item), _ in told]
+    )
+    data = []
+    for name, colour in PHASE_COLOURS.items():
+        seconds_of = [part.get(name, 0.0) for _, part in told]
+        if not any(seconds_of):
+            continue
+        totals = [sum(part.values()) for _, part in told]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": name,
+                "y": labels,
+                "x": [100 * value / total for value, total in zip(seconds_of, totals, strict=True)],
+                "marker": {"color": colour},
+                "hovertext": [
+                    f"{label}<br>{name} {_time(value)}" for label, value in zip(labels, seconds_of, strict=True)
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    layout = {
+        "barmode": "stack",
+        "yaxis": axis("", type="category", autorange="reversed"),
+        "xaxis": axis("share of the span, %", range=[0, 100]),
+        "height": 140 + 26 * len(told),
+    }
+    more = f" The first {len(told)} of {len(cells)} cells." if len(cells) > len(told) else ""
+    note = (
+        "Of the rank that ends last, averaged over the middle half of the samples: start is its start after the first "
+        f"rank's, rest is launching and synchronising.{more}"
+    )
+    return Figure("Where the time went", note, data, layout)
+
+
+def _time(value_s: float) -> str:
+    factor, unit = time_unit(value_s)
+    return f"{value_s * factor:.4g} {unit}"
+
+
+def _distinct(labels: list[str]) -> list[str]:
+    """Equal labels (repeats of a cell) told apart by a number: plotly would stack them."""
+    seen: dict[str, int] = defaultdict(int)
+    for label in labels:
+        seen[label] += 1
+    counts: dict[str, int] = defaultdict(int)
+    told = []
+    for label in labels:
+        counts[label] += 1
+        told.append(f"{label} ({counts[label]})" if seen[label] > 1 else label)
+    return told
