@@ -22,7 +22,12 @@ def ceilings_lines(record: dict[str, Any]) -> list[str]:
         bus = f", bus {row['busbw']:.4g} GB/s" if row["busbw"] is not None else ""
         per = f"{row['per']} ({row['ranks']} ranks)" if row["ranks"] > 1 else row["per"]
         lines.append(f"{what}{_shown(row['value'], row):>15}{_shown(row['median'], row):>15}  {per}{bus}")
-    kept = record.get("ceilings_kept")
+    return lines
+
+
+def kept_lines(record: dict[str, Any]) -> list[str]:
+    """Where the measured ceilings are kept: of use on that machine, at that time."""
+    kept, lines = record.get("ceilings_kept"), []
     if kept and kept["reason"]:
         lines.append(f"  not kept in {kept['reason']}: set ceilings.folder to a folder that can be written")
     if kept and kept["files"]:

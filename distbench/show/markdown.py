@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from distbench.show.anatomy import anatomy_markdown
 from distbench.show.ceilings import ceilings_lines
 from distbench.show.health import health_lines
 from distbench.show.peaks import share_of_peak
-from distbench.show.runs import Run
+from distbench.show.runs import Record, Run, label_of, named, shape_of, varying
 from distbench.show.tables import sweep_table
 from distbench.show.units import rate, seconds
+
+_COLUMNS = {f"workload.{key}" for key in ("name", "batch", "m", "n", "k", "dtype")} | {"split", "collect", "path"}
 
 
 def markdown(runs: list[Run], title: str) -> str:
@@ -36,9 +36,10 @@ def _section(run: Run) -> str:
         *[f"Note: {note}.\n" for note in world["notes"]],
         "| cell | dtype | split, collect, path | span | 95 % | total | GEMM alone | of peak | verified error / allowed |",
         "|---|---|---|---|---|---|---|---|---|",
-        *[_row(item) for item in records],
+        *[_row(item, name) for item, name in zip(records, _cells(records), strict=True)],
     ]
-    lines += anatomy_markdown(records, _name)
+    told = {id(item): name.replace("|", "\\|") for item, name in named(run)}
+    lines += anatomy_markdown(records, lambda item: told[id(item)])
     healths = [line.plain for item in records for line in health_lines(item)]
     ceilings = [line for item in records for line in ceilings_lines(item)]
     for table in (sweep_table(records, run.path.parent), ceilings, healths):
@@ -47,17 +48,15 @@ def _section(run: Run) -> str:
     return "\n".join(lines)
 
 
-def _name(item: dict[str, Any]) -> str:
-    """A cell in a few words, apart from the others of its sweep."""
-    config = item["config"]
-    words = [config["workload"]["name"], config["workload"]["dtype"], config["engine"], config["device"]]
-    return " ".join([*words, f"drive={config['drive']}", f"collect={config['collect']}", f"path={config['path']}"])
+def _cells(records: list[Record]) -> list[str]:
+    """Each record's workload, and what tells it from the others that has no column of its own."""
+    keys = [key for key in varying(records) if key not in _COLUMNS]
+    return [", ".join([shape_of(item)] + ([label_of(item, keys)] if keys else [])) for item in records]
 
 
-def _row(item: dict[str, Any]) -> str:
+def _row(item: Record, shape: str) -> str:
     config, result = item["config"], item["result"]
     workload = config["workload"]
-    shape = f"{workload['name']} {workload['m']} x {workload['n']} x {workload['k']}"
     how = f"{config['split']}, {config['collect']}, {config['path']}"
     if result is None:
         cells = [shape, workload["dtype"], how, item["status"], item["reason"]]

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from distbench.show.anatomy import anatomy_lines
-from distbench.show.ceilings import ceiling_lines, ceilings_lines
+from distbench.show.ceilings import ceiling_lines, ceilings_lines, kept_lines
 from distbench.show.health import health_lines
 from distbench.show.peaks import peak_of, share_of_peak
 from distbench.show.units import rate, seconds, size
@@ -26,7 +26,7 @@ def result_lines(record: dict[str, Any]) -> list[Text]:
     lines += [Text(f"  {line}") for line in _facts(record)]
     lines += [Text(f"  {line}", style="yellow") for line in _doubts(record)]
     lines += [Text(line) for line in anatomy_lines(record)]
-    lines += [Text(line) for line in ceilings_lines(record)]
+    lines += [Text(line) for line in (*ceilings_lines(record), *kept_lines(record))]
     lines += health_lines(record)
     return lines
 

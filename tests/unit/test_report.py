@@ -11,6 +11,7 @@ import pytest
 
 from distbench.record import read
 from distbench.show.listing import first_sentence
+from distbench.show.markdown import markdown
 from distbench.show.report import curves, details
 from distbench.show.report.attribution import middle_sample, where_time_went
 from distbench.show.report.figures import text, thinned
@@ -254,6 +255,15 @@ def test_the_pages_of_the_results_in_docs_are_made_by_the_verb(
     made = capsys.readouterr().out
     assert made == (RESULTS.parent / f"{name}.md").read_text()
     assert all(part in made for part in ("what this machine can do", "memory copy", "health of "))
+
+
+def test_no_two_rows_of_a_runs_table_have_the_same_words() -> None:
+    for path in sorted(RESULTS.parent.glob("*/*.jsonl")):
+        told = markdown(load([path]), "title")
+        rows = [line.split(" | ")[:3] for line in told.split("---|\n", 1)[1].splitlines() if line.startswith("| ")]
+        rows = rows[: len(path.read_text().splitlines())]
+        assert len({tuple(row) for row in rows}) == len(rows), path
+    assert "| batched 20 x 1000 x 1000 x 200" in (RESULTS.parent / "h200.md").read_text()
 
 
 def test_the_terminal_shows_the_table_the_rates_the_samples_and_the_ranks(three: Run) -> None:
