@@ -25,6 +25,9 @@ _TIMEOUTS = {"run.timeout_s": 60.0, "run.step_timeout_s": 1800.0}
 def main(arguments: list[str] | None = None) -> int:
     """Run distbench; returns the exit status: 0, 1 (a cell failed or was wrong), 2 (refused)."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Read as torch is loaded. Where a rank dies, torch's warnings of lost connections, with 40 lines of C++ frames each, come
+    # amid the one line that says who.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without µ or · is no reason to fail

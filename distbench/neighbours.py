@@ -41,7 +41,8 @@ def join_failure(
     """
     missing = [rank for rank in range(size) if rank not in arrived]
     if missing:
-        reason = f"{size - len(missing)} of {size} ranks arrived {within}; missing: {_titles(missing, known)}"
+        count = f"{size - len(missing)} of {size} ranks arrived {within}"
+        reason = f"{count}; missing: {_titles(missing, known)}, in stage join"
     elif len(behind) == size:
         hint = "set GLOO_SOCKET_IFNAME to the network card between the hosts"
         return f"all {size} ranks arrived, but did not reach each other {within}: {hint}", []

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import helpers
 
-_OTHERS = ("PYTEST_CURRENT_TEST", "CUDA_MODULE_LOADING")
-"""Set by pytest, and by torch when it first uses a GPU."""
+_OTHERS = ("PYTEST_CURRENT_TEST", "TORCH_CPP_LOG_LEVEL", "CUDA_MODULE_LOADING", "KMP_DUPLICATE_LIB_OK")
+"""Set by pytest, by distbench's main for torch, and by torch and its libraries when they first use a GPU."""
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -69,9 +69,10 @@ class Ended:
     def told(self) -> str:
         """The reason: of the failed record, else of the lines on stderr the one that names the rank."""
         reasons = [record["reason"] for record in self.result.records if record["status"] != "ok"]
-        lines = [line for line in self.result.stderr.splitlines() if line.startswith("distbench: ")]
+        # Not at a line's start only: mpirun passes on what the ranks write as it comes, amid another's half line.
+        lines = re.findall(r"distbench: (.*)", self.result.stderr)
         named = [line for line in lines if f"rank {self.case.victim} (" in line] or lines
-        spoken = [re.sub(r"; rank \d+ ends$", "", line.removeprefix("distbench: ")) for line in named]
+        spoken = [re.sub(r"; rank \d+ ends$", "", line) for line in named]
         return (reasons or spoken or [""])[0]
 
 
