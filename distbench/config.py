@@ -298,7 +298,7 @@ class Health:
     link: float = 0.5
     """A best link that takes so much longer than the median rank's."""
     ceiling: float = 0.8
-    """A device without a second of its kind: below this share of the measured ceiling."""
+    """A device, though it is as fast as the others of its kind: below this share of the measured ceiling."""
     link_mib: float = 8.0
     """MiB that go over a link and back."""
     rounds: int = 16

@@ -25,7 +25,10 @@ def judge_speed(facts: Facts, verdicts: list[Verdict], group: list[int]) -> None
             "gemm_ratio": time_s / middle if middle > 0 and len(group) > 1 else None,
         }
     if len(group) == 1:
-        _against_ceiling(facts, verdicts[group[0]])
+        (alone,) = group
+        if not _against_ceiling(facts, verdicts[alone]):
+            why = "there is no second device of its kind, and no ceiling of this machine is known"
+            verdicts[alone].found(UNKNOWN, f"{why}: start more ranks, or measure one with workload=ceilings")
         return
     apart = outliers(times, limits.slow * middle, limits.deviations) if len(group) > 2 else [False] * len(group)
     split = [time_s > (1 + limits.spread) * fastest for time_s in times]
@@ -33,6 +36,7 @@ def judge_speed(facts: Facts, verdicts: list[Verdict], group: list[int]) -> None
     peers = [rank for rank in group if rank not in slow]
     for rank, time_s, is_apart in zip(group, times, apart, strict=True):
         if rank not in slow:
+            _against_ceiling(facts, verdicts[rank])  # all may be slow alike
             continue
         if is_apart:
             told = f"its product takes {time_s / middle - 1:.0%} longer than the median of {len(group)} equal devices"
@@ -44,14 +48,12 @@ def judge_speed(facts: Facts, verdicts: list[Verdict], group: list[int]) -> None
         verdicts[rank].found(name, f"{told}: {why}")
 
 
-def _against_ceiling(facts: Facts, verdict: Verdict) -> None:
-    """A device that is the only one of its kind."""
+def _against_ceiling(facts: Facts, verdict: Verdict) -> bool:
+    """A device and what was measured on this machine before; False where nothing was."""
     record = facts.record
     ceiling = record.get("ceiling")
     if not ceiling or not ceiling["gemm_tflops"]:
-        alone = "there is no second device of its kind, and no ceiling of this machine is known"
-        verdict.found(UNKNOWN, f"{alone}: start more ranks, or measure one with workload=ceilings")
-        return
+        return False
     flop = record["work"]["flop"] / len(facts.ranks)  # split=none: every rank does as much
     share = flop / facts.gemm_s(verdict.rank) / 1e12 / (ceiling["gemm_tflops"] / len(facts.ranks))
     verdict.numbers["ceiling_share"] = share
@@ -60,6 +62,7 @@ def _against_ceiling(facts: Facts, verdict: Verdict) -> None:
         why = "; ".join(causes[1]) or "its clocks, its load and its cores do not tell why"
         text = f"it reaches {share:.0%} of what was measured here before (workload=ceilings, {ceiling['time']}): {why}"
         verdict.found(causes[0], text)
+    return True
 
 
 def _causes(facts: Facts, rank: int, peers: list[int]) -> tuple[str, list[str]]:

@@ -150,6 +150,16 @@ def test_alone_it_is_held_against_the_ceiling(gemm_s: float, verdict: str) -> No
     assert alone["numbers"]["ceiling_share"] == pytest.approx(1 / gemm_s / 1.1)
 
 
+@pytest.mark.parametrize(("gemm_s", "verdict"), [(1.0, "ok"), (1.3, "compute_slow")])
+def test_ranks_that_are_slow_alike_are_held_against_the_ceiling(gemm_s: float, verdict: str) -> None:
+    ceiling = {"gemm_tflops": 4 * 1.1, "time": "2026-01-01T00:00:00Z"}  # of the four together
+    verdicts = judged(told([gemm_s] * 4) | {"ceiling": ceiling})
+    assert names(verdicts) == [verdict] * 4
+    assert names(judged(told([1.0, 1.0, 1.0, 1.6]) | {"ceiling": ceiling})) == ["ok"] * 3 + ["compute_slow"]
+    if verdict != "ok":
+        assert "it reaches 70% of what was measured here before" in text(verdicts[0])
+
+
 # --- causes ----------------------------------------------------------------------------------------------------------
 
 
