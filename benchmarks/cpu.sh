@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The records behind docs/results/cpu.md: what the CPU can do, the notebook's batch, the small gallery by each path, health of
-# two ranks, and the fastest shapes. Some six minutes on two cores. Run it from the project's folder:
+# two ranks, and the fastest shapes. Some four minutes on two cores. Run it from the project's folder:
 #     benchmarks/cpu.sh docs/results/cpu
 #     distbench report --format md --title "Two cores" docs/results/cpu/*.jsonl > docs/results/cpu.md
 . "$(dirname "$0")/_records.sh"

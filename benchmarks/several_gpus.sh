@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The records behind docs/results/h200-multi.md: the gallery by every method on three GPUs, strong and weak scaling over 1, 2, …
+# The records for docs/results/h200-multi.md (not measured yet): the gallery by every method on three GPUs, strong and weak scaling over 1, 2, …
 # GPUs, every collective over sizes, and the health of all GPUs, once in peace and once with one of them loaded on purpose.
 # Some eight minutes on four GPUs; a GPU for each of GPUS ranks. From the project's folder:
 #     GPUS=4 benchmarks/several_gpus.sh docs/results/h200-multi

@@ -332,15 +332,15 @@ class Cell:
         settings, world, told = self.config.measure, self.world, self.mode
         if not modes.is_plain(settings):
             self._stage("prepare")
-            if settings.inner == "auto":
-                while (wanted := modes.inner_for(told.inner, modes.window_s(world, timed))) > told.inner:
-                    told.inner = wanted
-                    timed = self._repeating(timed, place, wanted)
-            elif settings.inner != 1:
-                told.inner = int(settings.inner)
-                timed = self._repeating(timed, place, told.inner)
-            if settings.graph:
-                timed = self._repeating(timed, place, told.inner, graph=True)
+            told.inner = 1 if settings.inner == "auto" else int(settings.inner)
+            if told.inner > 1 or settings.graph:
+                timed = self._repeating(timed, place, told.inner, settings.graph)
+            while settings.inner == "auto":
+                wanted = modes.inner_for(told.inner, modes.window_s(world, timed))
+                if wanted == told.inner:
+                    break
+                told.inner = wanted
+                timed = self._repeating(timed, place, wanted, settings.graph)
             if settings.cache is Cache.cold:
                 devices = [unit.device for unit in self.units]
                 timed = world.attempt("prepare", lambda: modes.cold(world, timed, devices, told))
@@ -352,7 +352,7 @@ class Cell:
         modes.rest_or_settle(world, settings, timed, place.ranks[world.rank]["device_uuid"], told)
         return timed
 
-    def _repeating(self, timed: Timed, place: Place, inner: int, graph: bool = False) -> Timed:
+    def _repeating(self, timed: Timed, place: Place, inner: int, graph: bool) -> Timed:
         """The timed path of `inner` products a sample."""
         self._each("prepare", lambda unit: unit.again(inner, graph))
         if self.units:

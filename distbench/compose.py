@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -163,7 +164,10 @@ def _flags_first(arguments: list[str]) -> list[str]:
     """
     flags = [text for text in arguments if text in ("-m", "--multirun")]
     rest = [text for text in arguments if text not in flags]
-    return (flags or (["-m"] if any(map(_is_sweep, rest)) else [])) + rest
+    shows = any(
+        re.match(r"(--cfg|--info|--help|--hydra-help|-c|-h)(=|$)", text) for text in rest
+    )  # nothing is swept then
+    return (flags or (["-m"] if not shows and any(map(_is_sweep, rest)) else [])) + rest
 
 
 def _is_sweep(word: str) -> bool:

@@ -53,9 +53,10 @@ def _explained(error: BaseException) -> str:
 
 def unknown_key(key: str) -> str:
     """The line for a key that nothing reads."""
+    key = " ".join(key.split()) or "a key of blanks"
     group, _, name = key.lstrip("+~").rpartition(".")
-    while group and not keys_of(group):  # below a key that is no group: the keys beside it
-        group = group.rpartition(".")[0]
+    while group and not keys_of(group):  # below a key that is no group: it, among the keys beside it
+        group, _, name = group.rpartition(".")
     options = keys_of(group)
     where = f" of {group}" if group else ""
     return f"{key}: no such key; {_nearest(name, options)}the keys{where} are {', '.join(options)}"

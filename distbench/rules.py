@@ -211,7 +211,7 @@ def _check_topk(config: Config) -> None:
 
 def _check_drive(config: Config) -> None:
     if config.devices is not None:
-        wrong = [number for number in config.devices if not 0 <= number < 4096]
+        wrong = [number for number in config.devices if type(number) is not int or not 0 <= number < 4096]
         if wrong or not config.devices:
             raise ConfigError("devices", config.devices, "a list of device numbers from 0 on, as in devices=[0,1,2]")
     if config.drive is not Drive.process:

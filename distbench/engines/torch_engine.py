@@ -74,12 +74,17 @@ def _one_after_the_other(calls: list[Call]) -> Call:
     return run
 
 
+def _plainly_strided(operand: torch.Tensor) -> torch.Tensor:
+    """The same elements: torch's CPU code writes nothing where a row or column has the strides (1, 1) of a transposed one."""
+    rows, columns = operand.shape
+    return operand.as_strided(operand.shape, (columns, 1)) if rows == 1 and operand.stride(1) == 1 else operand
+
+
 def _int_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Call:
     """_int_mm writes contiguous memory only: into a slice of columns of a shared C it goes by way of row panels."""
     import torch
 
-    if b.shape[0] == 1 and b.stride() == (1, 1):
-        b = b.as_strided(b.shape, (b.shape[1], 1))  # the same elements; torch's CPU code writes nothing for (1, 1)
+    a, b = (_plainly_strided(operand) for operand in (a, b))
     if c.is_contiguous():
         return partial(torch._int_mm, a, b, out=c)
     rows = min(c.shape[0], max(1, _PANEL // c.shape[1]))

@@ -17,10 +17,15 @@ _MODE_SHARE = 0.15  # of the samples, the least that is a mode and not a few out
 def device_idle(case: Case) -> Iterator[Warned]:
     """A GPU's span of one short product holds a launch, the wake of the card and a synchronise: true, and not its rate."""
     phases, config = case.samples["phases_s"], case.config
-    if not case.on_gpu or list(phases) != ["gemm"] or config["collect"] != "none" or case.samples["mode"]["inner"] > 1:
+    if not case.on_gpu or list(phases) != ["gemm"] or config["collect"] != "none":
         return
-    if any(case.devices_of(rank) > 1 for rank in range(len(case.ranks))):
-        return  # the phases of several devices tell nobody's time
+    if config["measure"]["inner"] != 1 or config["measure"]["cache"] == "cold":
+        return  # it was chosen, or cannot be otherwise
+    if config["health"]["check"] or config["ceilings"]["measure"]:
+        return  # their verdicts and rates go by the device's own time
+    # Where ranks, or shards of one process, take turns on a GPU, it works for another while this one has no work.
+    if case.result["gemm_tflops"] is None or any(len(rank.get("parts") or [0]) > 1 for rank in case.ranks):
+        return
     busy_s = [max(of_ranks) for of_ranks in zip(*phases["gemm"], strict=True)]
     idle_s = median([span - busy for span, busy in zip(case.samples["span_s"], busy_s, strict=True)])
     share = idle_s / case.result["time_s"]

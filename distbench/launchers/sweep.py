@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from distbench import __version__, record, resume
+from distbench.alive import ending_signals
 from distbench.compose import (
     new_folder,
     raw_config,
@@ -199,7 +200,7 @@ def dispatch(name: str, arguments: list[str], task: Any) -> int:
         words.append(f"hydra.sweep.dir={resume.quoted(str(past or Path(new_folder('multirun')).absolute()))}")
     if name in _OURS:  # Hydra's plugin of that name, with the parts merged and a lost job told as a record
         words.append(f"hydra.launcher._target_=hydra_plugins.distbench_launchers.{_OURS[name]}")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in ending_signals():
         signal.signal(number, _interrupt)
     try:
         run_hydra(task, words)

@@ -44,7 +44,7 @@ def anatomy_markdown(records: list[dict[str, Any]], name: Any) -> list[str]:
     lines = ["", f"| cell | {' | '.join(_HEAD)} |", "|---" * (len(_HEAD) + 1) + "|"]
     lines += [f"| {name(record)} | {' | '.join(row)} |" for record in kept for row in anatomy_rows(record)[1:]]
     lines.append("")
-    if any(record["samples"]["phases_overlap"] for record in kept):
+    if any(record["samples"].get("phases_overlap") for record in kept):
         lines += ["Where a cell's phases overlap, the rates are over its whole span.", ""]
     for record in kept:
         faults = record["anatomy"]["page_faults_per_run"]

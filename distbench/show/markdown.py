@@ -44,14 +44,16 @@ def _section(run: Run) -> str:
     ceilings = [line for item in records for line in ceilings_lines(item)]
     for table in (sweep_table(records, run.path.parent), ceilings, healths):
         if table:
-            lines += ["", *[f"    {line}".rstrip() for line in table]]
+            lines += ["", "```text", *[line.rstrip() for line in table], "```"]
     return "\n".join(lines)
 
 
 def _cells(records: list[Record]) -> list[str]:
     """Each record's workload, and what tells it from the others that has no column of its own."""
     keys = [key for key in varying(records) if key not in _COLUMNS]
-    return [", ".join([shape_of(item)] + ([label_of(item, keys)] if keys else [])) for item in records]
+    labels = [label_of(item, keys) if keys else "" for item in records]
+    shapes = [shape_of(item) for item in records]
+    return [shape if label in ("", shape) else f"{shape}, {label}" for shape, label in zip(shapes, labels, strict=True)]
 
 
 def _row(item: Record, shape: str) -> str:
@@ -60,7 +62,7 @@ def _row(item: Record, shape: str) -> str:
     how = f"{config['split']}, {config['collect']}, {config['path']}"
     if result is None:
         cells = [shape, workload["dtype"], how, item["status"], item["reason"]]
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " | | | | |"
+        return _line(cells) + " | | | |"
     share = share_of_peak(item)
     interval, checked = result["time_ci_s"], item["verification"]
     between = "-" if interval is None else f"{seconds(interval[0])} … {seconds(interval[1])}"
@@ -75,4 +77,8 @@ def _row(item: Record, shape: str) -> str:
         "-" if share is None else f"{share:.1%}",
         f"{checked['max_error']:.1e} / {checked['tolerance']:.1e}",
     ]
-    return "| " + " | ".join(cells) + " |"
+    return _line(cells)
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

@@ -36,7 +36,7 @@ _PUBLISHED_SIZES = {"batch": 1, "m": 3_000_000, "n": 256, "k": 512, "dtype": "fl
 def method_of(record: dict[str, Any]) -> str | None:
     """The table's name for a record's way; None for one that is not in it."""
     config = record["config"]
-    if config["split"] != "m" or config["workload"]["upload"] != "b":
+    if config["split"] != "m" or config["workload"].get("upload") != "b":
         return None
     return _METHODS.get((config["engine"], config["drive"], config["collect"], config["path"]))
 

@@ -50,7 +50,9 @@ def keys() -> list[Key]:
     return [
         (str(split), str(collect), str(path))
         for split, collect, path in product(Split, CollectName, Path)
-        if path not in (Path.auto, Path.pinned, Path.pipelined) and collect is not CollectName.topk and _is_legal(Config(split=split, collect=collect, path=path))
+        if path not in (Path.auto, Path.pinned, Path.pipelined)
+        and collect is not CollectName.topk
+        and _is_legal(Config(split=split, collect=collect, path=path))
     ]
 
 

@@ -60,7 +60,9 @@ def service(answer: bytes | None) -> Iterator[int]:
 
 
 @pytest.mark.usefixtures("in_tmp")
-@pytest.mark.parametrize(("answer", "told"), [(b"SSH-2.0-x\r\n", "other than distbench answers"), (None, "said nothing")])
+@pytest.mark.parametrize(
+    ("answer", "told"), [(b"SSH-2.0-x\r\n", "other than distbench answers"), (None, "said nothing")]
+)
 def test_a_port_that_another_program_holds_is_told_on_both_sides(answer: bytes | None, told: str) -> None:
     with service(answer) as port:
         zero, one = (start(WORDS, env=plain(rank, 2, port)) for rank in (0, 1))

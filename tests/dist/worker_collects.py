@@ -23,13 +23,13 @@ from distbench.cell import Cell
 from distbench.collects import TABLE
 from distbench.collects.base import Means, Site
 from distbench.config import Config, DType, Fill, Measure, Start, Workload
-from distbench.rules import check
 from distbench.data import values_at
 from distbench.dtypes import result, wide
 from distbench.engines import ENGINES
 from distbench.launch import detect
 from distbench.layout import whole
 from distbench.measure import Samples
+from distbench.rules import check
 from distbench.unit import Unit
 from distbench.world import CellFailed, World
 

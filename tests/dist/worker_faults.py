@@ -14,8 +14,8 @@ from faults import FAULTS, install
 from distbench.alive import Watch
 from distbench.cell import Cell
 from distbench.config import CollectName, Config, DType, Measure, Path, Split, Workload
-from distbench.rules import check
 from distbench.launch import detect
+from distbench.rules import check
 from distbench.world import World
 
 PATHS = (

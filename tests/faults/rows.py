@@ -12,7 +12,7 @@ SEED = int(os.environ.get("DISTBENCH_SEED") or random.SystemRandom().randrange(1
 """Chooses what a run that is not full looks at; every such test prints it."""
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 KEPT = Path(__file__).parents[2] / "build" / "faults.json"
-"""The rows of earlier sessions: a full run may be made table by table."""
+"""The rows of earlier runs: a full run may be made table by table."""
 TOLD = {"ranks": 2, "kills": 2}
 """How many columns at the end of a row are what was seen; those before name the case."""
 TITLES = {
@@ -51,7 +51,8 @@ def write_page(version: str, order: list[str]) -> None:
         "# What happens when something breaks",
         "",
         f"Written by `make test-faults` (distbench {version}); every row is a run with the real fault in it, and the tests",
-        "fail where a run outlives run.timeout_s + 5 s, leaves a process, names nobody or loses a record.",
+        "fail where a run outlives run.timeout_s + 5 s (stuck: 12 s more; slow at the join: 7 s more; the other slow and late",
+        "runs must end well), leaves a process, names nobody or loses a record. The seconds of late are from the run's start.",
     ]
     for table, (title, text, columns) in TITLES.items():
         found: dict[str, list[str]] = kept.get(table, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tu
 
     def of(change: Change, *words: str, base: str = "square-1-rank", launches: int = 1) -> tuple[int, Any]:
         for side in ("base", "new"):
+            shutil.rmtree(tmp_path / side, ignore_errors=True)  # of an earlier comparison in the same test
             for launch in range(launches):
                 folder = tmp_path / side / str(launch)
                 folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +113,10 @@ def test_the_fastest_samples_see_through_other_work_and_one_launch_has_too_few(t
     assert told(disturbed, launches=5)[0] == 1
     status, answer = told(lambda item: slower(item, 1.035), "--metric", "best", launches=5)
     assert (status, words_of(answer)) == (1, ["SLOWER"] * 4)
-    assert words_of(told(lambda item: slower(item, 1.5), "--metric", "best")[1]) == ["UNSURE"] * 4
+    answer = told(lambda item: slower(item, 1.5), "--metric", "best")[1]
+    assert words_of(answer) == ["UNSURE"] * 4
+    assert answer["cells"][0]["told"]["high"] is None
+    assert "one launch a side and fewer than 6 values in it: no interval" in answer["notes"]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +127,9 @@ def test_the_fastest_samples_see_through_other_work_and_one_launch_has_too_few(t
         (lambda item: item["config"].update(split="n"), "split: m against n"),
         (lambda item: item["config"].update(engine="cupy"), "engine: torch against cupy"),
         (lambda item: item["config"].update(drive="loop"), "drive: process against loop"),
+        (lambda item: item["config"]["measure"].update(cache="cold"), "measure.cache: hot against cold"),
+        (lambda item: item["config"]["measure"].update(inner="auto"), "measure.inner: 1 against auto"),
+        (lambda item: item["work"].update(layout="nt"), "workload.layout: auto against nt"),  # what auto came to
     ],
 )
 def test_what_is_not_the_same_measurement_is_refused_by_name_unless_allowed(
@@ -175,6 +183,7 @@ def test_how_long_was_measured_and_the_seed_do_not_matter(told: Any) -> None:
         item["config"]["measure"]["max_time_s"] = 1.0
         item["config"]["workload"]["seed"] = 7
         item["config"]["run"]["timeout_s"] = 5.0
+        item["config"]["health"] = {"slow": 0.5}
 
     status, answer = told(change)
     assert (status, len(answer["cells"])) == (0, 4)

@@ -178,9 +178,19 @@ def test_a_gpu_without_work_for_a_part_of_a_short_product_is_told_how_to_share_i
     (warning,) = guards.judged(on_gpus, None, Guard())["warnings"]
     assert warning["value"] == pytest.approx(0.05, rel=0.02)
     assert "5.0% of a span (500 µs of starting and waiting): measure.inner=auto" in warning["text"]
-    for part, key, other in ((samples["mode"], "inner", 4), (on_gpus["config"], "collect", "host")):
+    config = on_gpus["config"]
+    for part, key, other in (
+        (config["measure"], "inner", "auto"),
+        (config["measure"], "inner", 4),
+        (config["measure"], "cache", "cold"),
+        (config, "collect", "host"),
+        (config["health"], "check", True),
+        (config["ceilings"], "measure", True),
+        (on_gpus["result"], "gemm_tflops", None),  # the ranks take turns on one GPU
+        (on_gpus["world"]["ranks"][1], "parts", [{"part": part, "device_uuid": "GPU-1"} for part in range(2)]),
+    ):
         kept, part[key] = part[key], other
-        assert names(on_gpus) == []
+        assert names(on_gpus) == [], key
         part[key] = kept
     on_gpus["config"]["device"] = "cpu"
     assert names(on_gpus) == []

@@ -58,6 +58,18 @@ def test_only_the_plots_that_the_records_support(three: Run) -> None:
     assert "Rate against size" in titles(sized(three, 64, 128))
 
 
+def test_curves_are_named_by_what_they_were_grouped_by_whatever_comes_first(three: Run) -> None:
+    runs = []
+    for drive, sizes in (("process", (256, 512)), ("loop", (512, 256))):
+        run = sized(three, *sizes)
+        for item in run.records:
+            item["config"] = item["config"] | {"drive": drive}
+        runs.append(run)
+    (figure,) = (figure for figure in curves.overview(runs) if figure.title == "Rate against size")
+    assert [line["name"] for line in figure.data] == ["process", "loop"]
+    assert all(line["x"] == pytest.approx([256, 512]) for line in figure.data)
+
+
 def test_rates_over_worlds_have_their_efficiency_against_the_smallest(three: Run) -> None:
     runs = [sized(three, 64, world=world, tflops=tflops) for world, tflops in ((1, 1.0), (2, 1.8), (4, 3.0))]
     figures = {figure.title: figure for figure in curves.overview(runs)}
@@ -354,7 +366,7 @@ def test_the_page_tells_what_bounds_each_cell_its_warnings_and_the_state_of_its_
         any(it["name"] == "throttled" for it in item["warnings"]) for item in methods.records + squares.records
     )
     assert f"<strong>throttled</strong>, {throttled} cells" in made
-    assert "float64: rank 0&#x27;s &lt;clock&gt; (limit 0.05)" in made
+    assert "7-square: float64: rank 0&#x27;s &lt;clock&gt; (limit 0.05)" in made
     clock = squares.records[3]["telemetry"][0]["gpu"]["sm_clock_mhz"]["median"]
     assert f"{clock:.0f}</td>" in made
     assert "power cap 100%" in made

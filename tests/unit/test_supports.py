@@ -6,10 +6,12 @@ import re
 from math import prod
 
 import pytest
+import torch
 
 from distbench.cell import plan_of
 from distbench.config import Config, ConfigError, Device, DType, EngineName, Fill, Layout, Split, Workload
 from distbench.dtypes import FACTS, NEEDS_BLACKWELL
+from distbench.engines import torch_engine
 from distbench.layout import shard_of, whole
 from distbench.operands import layout_of, stored_shapes
 from distbench.rules import check
@@ -134,3 +136,17 @@ def test_peaks_are_named_as_the_dtypes_facts_name_them() -> None:
     assert peak_tflops("NVIDIA H200", "float8_e5m2") == 1979.0
     assert peak_tflops("NVIDIA H200", "mxfp8") is None
     assert peak_tflops("NVIDIA L4", "float64") is None
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 5, 3), (4, 1, 3), (1, 1, 1), (1, 8, 8), (2, 3, 1), (5, 4, 6)])
+@pytest.mark.parametrize("a_transposed", [False, True])
+@pytest.mark.parametrize("b_transposed", [False, True])
+def test_int8_is_exact_on_the_cpu_for_single_rows_and_columns_however_they_are_stored(
+    m: int, k: int, n: int, a_transposed: bool, b_transposed: bool
+) -> None:
+    a = torch.randint(-9, 9, (1, k, m) if a_transposed else (1, m, k), dtype=torch.int8)
+    b = torch.randint(-9, 9, (1, n, k) if b_transposed else (1, k, n), dtype=torch.int8)
+    a, b = a.mT if a_transposed else a, b.mT if b_transposed else b
+    c = torch.full((1, m, n), -1, dtype=torch.int32)
+    torch_engine.prepare(a, b, c)()
+    assert torch.equal(c[0], a[0].int() @ b[0].int())

@@ -215,7 +215,7 @@ def _print(compared: list[Compared], found: Pairing, sides: _Sides, options: arg
         figures = ["-", "-", "-", "-"]
         if item.told is not None and item.base is not None and item.new is not None:
             told = item.told
-            between = f"{told.low:.3f} … {told.high:.3f}"
+            between = "-" if math.isinf(told.high) else f"{told.low:.3f} … {told.high:.3f}"
             figures = [metric.show(item.base), metric.show(item.new), f"{told.ratio:.4f}", between]
         table.add_row(Text(item.cell), *figures, Text(item.verdict, style=_STYLES[item.verdict]))
     console.print(table)

@@ -67,6 +67,8 @@ def estimate(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]], la
         error = math.sqrt(sum(value**2 for value in within) + 2 * spread**2)
         freedom = math.inf
         how = f"one launch a side: launches are taken to differ as their samples do, by {launch_spread:.1%} at least"
+        if math.isinf(error):
+            how = f"one launch a side and fewer than {_FEWEST_SAMPLES} values in it: no interval"
     if not error:  # equal to the last digit in every launch
         return Estimate(math.exp(difference), math.exp(difference), math.exp(difference), float(difference == 0), how)
     half = float(stats.t.ppf(1 - ALPHA / 2, freedom)) * error
@@ -75,7 +77,7 @@ def estimate(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]], la
 
 
 def _exp(value: float) -> float:
-    return math.exp(min(value, 700.0))
+    return math.exp(value) if value < 700.0 else math.inf
 
 
 def log_median_error(series: Sequence[float]) -> float:

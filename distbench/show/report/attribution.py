@@ -81,7 +81,9 @@ def phases(cells: Cells) -> Figure | None:
         "xaxis": axis("share of the span, %", range=[0, 100]),
         "height": 140 + 26 * len(told),
     }
-    more = f" The first {len(told)} of {len(cells)} cells." if len(cells) > len(told) else ""
+    more = f" The first {_MOST_BARS} of {len(cells)} cells." if len(cells) > _MOST_BARS else ""
+    if without := len(shown) - len(told):
+        more += f" {without} cell{'s' * (without > 1)} without it: phases that overlap have no shares."
     note = (
         "Of the rank that ends last, averaged over the middle half of the samples: start is its start after the first "
         f"rank's, rest is launching and synchronising.{more}"

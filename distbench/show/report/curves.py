@@ -43,11 +43,12 @@ def _is_cube(item: Record) -> bool:
 
 
 def _rate_against_size(items: list[Record], keys: list[str]) -> Figure | None:
-    groups = grouped(items, [key for key in keys if key not in SIZES])
+    others = [key for key in keys if key not in SIZES]
+    groups = grouped(items, others)
     groups = {label: group for label, group in groups.items() if len({_size(item) for item in group}) > 1}
     if not groups:
         return None
-    groups = short(groups, keys)
+    groups = short(groups, others)
     items = [item for group in groups.values() for item in group]
     name = "n of an n × n × n product" if all(map(_is_cube, items)) else "size: (batch·m·n·k)^⅓"
     sizes = sorted({_size(item) for item in items})
@@ -60,11 +61,12 @@ def _rate_against_size(items: list[Record], keys: list[str]) -> Figure | None:
 def _rate_against_world(items: list[Record], keys: list[str]) -> Figure | None:
     if "world" not in keys:
         return None
-    groups = grouped(items, [key for key in keys if key != "world"])
+    others = [key for key in keys if key != "world"]
+    groups = grouped(items, others)
     groups = {label: group for label, group in groups.items() if len({item["world"]["size"] for item in group}) > 1}
     if not groups:
         return None
-    groups = short(groups, keys)
+    groups = short(groups, others)
     layout = {"xaxis": axis("ranks", type="log", tickvals=_worlds(items)), "yaxis": rate_axis(items, type="log")}
     return Figure("Rate against ranks", "The same problem on more ranks.", curves(groups, _world, items), layout)
 
@@ -81,7 +83,8 @@ def _efficiency(items: list[Record], keys: list[str]) -> Figure | None:
     """Rate per rank against that of the smallest world of the same problem, or of the same work per rank."""
     if "world" not in keys:
         return None
-    strong = grouped(items, [key for key in keys if key != "world"])
+    same_problem = [key for key in keys if key != "world"]
+    strong = grouped(items, same_problem)
     weak: dict[str, list[Record]] = defaultdict(list)
     others = [key for key in keys if key != "world" and key not in SIZES]
     for item in items:
@@ -94,7 +97,7 @@ def _efficiency(items: list[Record], keys: list[str]) -> Figure | None:
     }
     data: list[dict[str, Any]] = []
     strong = {label: group for label, group in strong.items() if len(_worlds(group)) > 1}
-    for kind, groups in (("strong", short(strong, keys)), ("weak", weak)):
+    for kind, groups in (("strong", short(strong, same_problem)), ("weak", weak)):
         for label, group in groups.items():
             rates = {world: _median_rate(group, world) for world in _worlds(group)}
             if len(rates) < 2:
@@ -133,13 +136,17 @@ def _rate_against_name(items: list[Record], keys: list[str], key: str) -> Figure
     """Bars: one place per value of the key, a colour per what else differs."""
     if key not in keys or len(items) > 400:
         return None
-    groups = grouped(items, [other for other in keys if other != key])
+    others = [other for other in keys if other != key]
+    groups = grouped(items, others)
     groups = {
         label: group for label, group in groups.items() if len({repr(settings_of(i).get(key)) for i in group}) > 1
     }
-    if not groups or len(groups) > MOST_GROUPS:
+    if not groups:
         return None
-    groups = short(groups, keys)
+    count = len(groups)
+    if count > MOST_GROUPS:  # those of which there is most to see
+        groups = dict(sorted(groups.items(), key=lambda pair: -len(pair[1]))[:MOST_GROUPS])
+    groups = short(groups, others)
     factor, _ = rate_unit(max(map(tflops_of, items)))
     data = []
     for number, (label, group) in enumerate(groups.items()):
@@ -156,4 +163,5 @@ def _rate_against_name(items: list[Record], keys: list[str], key: str) -> Figure
         )
     name = key.rpartition(".")[2]
     layout = {"barmode": "group", "xaxis": axis(name, type="category"), "yaxis": rate_axis(items)}
-    return Figure(f"Rate against {name}", "Total rate: work ÷ median span.", data, layout)
+    few = f" The {MOST_GROUPS} of {count} kinds of cells with the most values." if count > MOST_GROUPS else ""
+    return Figure(f"Rate against {name}", f"Total rate: work ÷ median span.{few}", data, layout)

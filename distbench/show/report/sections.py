@@ -10,6 +10,7 @@ from distbench.show.ceilings import ceilings_lines
 from distbench.show.health import health_lines
 from distbench.show.runs import Record, Run, named
 from distbench.show.tables import sweep_table
+from distbench.telemetry import held_down
 
 _MOST_TOLD = 40
 """Cells whose anatomy or health is written out."""
@@ -19,12 +20,13 @@ _STATE = ("cell", "rank", "host, device", "clock, MHz", "power, W", "°C", "held
 
 def warned(runs: list[Run]) -> list[str]:
     """Each warning once, with its cells; nothing where there is none."""
-    found: dict[str, dict[str, list[str]]] = {}
+    found: dict[str, dict[int, list[str]]] = {}
     for run, item, name in _named(runs):
+        name = f"{run.name}: {name}" if len(runs) > 1 else name
         for warning in item.get("warnings") or []:
             limit = f" (limit {warning['threshold']:.3g})" if warning["threshold"] else ""
             text = f"{name}: {warning['text']}{limit}"
-            found.setdefault(warning["name"], {}).setdefault(f"{run.path} {name}", []).append(text)
+            found.setdefault(warning["name"], {}).setdefault(id(item), []).append(text)
     if not found:
         return []
     lines = ["<h2>Warnings</h2>"]
@@ -77,9 +79,7 @@ def states(runs: list[Run]) -> list[str]:
     kinds = ["", "number", "", "number", "number", "number", "", "number", "number"]
     heads = "".join(f'<th class="{kind}">{escape(head)}</th>' for head, kind in zip(_STATE, kinds, strict=True))
     body = "\n".join(
-        "<tr>"
-        + "".join(f'<td class="{kind}">{escape(cell)}</td>' for cell, kind in zip(row, kinds, strict=True))
-        + "</tr>"
+        "<tr>" + "".join(_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
         for row in rows[:_MOST_STATES]
     )
     few = f'<p class="note">The first {_MOST_STATES} of {len(rows)}.</p>' if len(rows) > _MOST_STATES else ""
@@ -98,10 +98,9 @@ def _named(runs: list[Run]) -> list[tuple[Run, Record, str]]:
 def _state(name: str, rank: int, place: dict[str, Any], seen: dict[str, Any]) -> list[str]:
     cpu, gpu = seen["cpu"], seen["gpu"]
     clock = (cpu.get("clock_mhz") if gpu is None else gpu.get("sm_clock_mhz")) or {}
-    held = {} if gpu is None else gpu.get("held_down_share") or {}
-    reasons = ", ".join(f"{key.replace('_', ' ')} {share:.0%}" for key, share in held.items() if share)
-    if gpu is None and cpu.get("throttled_share"):
-        reasons = f"quota {cpu['throttled_share']:.0%}"
+    held = {"quota": cpu.get("throttled_share")} if gpu is None else held_down(gpu)
+    told = [f"{key.replace('_', ' ')} {share:.0%}" for key, share in held.items() if share]
+    reasons = ", ".join(told) or ("-" if None in held.values() or not (gpu or cpu) else "none")
     return [
         name,
         str(rank),
@@ -109,10 +108,16 @@ def _state(name: str, rank: int, place: dict[str, Any], seen: dict[str, Any]) ->
         _number(clock.get("median"), "{:.0f}"),
         _number(((gpu or {}).get("power_w") or {}).get("median"), "{:.0f}"),
         _number(((gpu or {}).get("temperature_c") or {}).get("median"), "{:.0f}"),
-        reasons or "-",
+        reasons,
         _number(cpu.get("others_cores"), "{:.2f}"),
         _number(cpu.get("steal_share"), "{:.1%}"),
     ]
+
+
+def _cell(told: str, kind: str) -> str:
+    order = told.rstrip("%") if kind and told != "-" else ""
+    value = f' data-value="{escape(order)}"' if kind else ""
+    return f'<td class="{kind}"{value}>{escape(told)}</td>'
 
 
 def _number(value: float | None, shape: str) -> str:

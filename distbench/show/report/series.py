@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distbench.show.report.figures import COLOURS, MOST_POINTS, axis, hover, rate_unit, text
-from distbench.show.runs import Record, label_of, varying
+from distbench.show.runs import Record, label_of, settings_of
 from distbench.stats import median
 
 SIZES = ("workload.batch", "workload.m", "workload.n", "workload.k")
@@ -27,9 +27,9 @@ def grouped(items: list[Record], keys: list[str]) -> dict[str, list[Record]]:
 
 
 def short(groups: dict[str, list[Record]], keys: list[str]) -> dict[str, list[Record]]:
-    """The groups by what tells them from each other, where that is less than what tells all records apart."""
+    """The groups by what tells them from each other, where that is less than the keys that they were grouped by."""
     firsts = [group[0] for group in groups.values()]
-    apart = [key for key in varying(firsts) if key in keys]
+    apart = [key for key in keys if len({repr(settings_of(first).get(key)) for first in firsts}) > 1]
     short = {label_of(first, apart): group for first, group in zip(firsts, groups.values(), strict=True)}
     return short if apart and len(short) == len(groups) else groups
 
