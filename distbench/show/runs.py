@@ -121,7 +121,7 @@ def flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-_FOLLOWS = ("upload", "layout", "path", "device", "backend", "threads", "drive")
+_FOLLOWS = ("upload", "path", "device", "backend", "threads", "drive")
 """Keys that often follow from the others (a path from its collect): not named where they do."""
 _NOT_WHAT = re.compile(
     r"(run|guard|peak|ceilings)\.|measure\.(?!(mode|settle|cache|graph|inner)$)|health\.(?!check$)|workload\.(name|seed)$"
@@ -139,8 +139,6 @@ def settings_of(item: Record) -> dict[str, Any]:
     """What is measured, by dotted key: the configuration less how it is run and sampled, the world, the start."""
     config = item["config"] | {"workload": workload_of(item)}
     told = {key: value for key, value in (*_defaults(), *flat(config)) if not _NOT_WHAT.match(key)}
-    if layout := (item.get("work") or {}).get("layout"):
-        told["workload.layout"] = layout  # what auto came to: another version may choose another
     return told | {"world": item["world"]["size"]}
 
 

@@ -129,7 +129,6 @@ def test_the_fastest_samples_see_through_other_work_and_one_launch_has_too_few(t
         (lambda item: item["config"].update(drive="loop"), "drive: process against loop"),
         (lambda item: item["config"]["measure"].update(cache="cold"), "measure.cache: hot against cold"),
         (lambda item: item["config"]["measure"].update(inner="auto"), "measure.inner: 1 against auto"),
-        (lambda item: item["work"].update(layout="nt"), "workload.layout: auto against nt"),  # what auto came to
     ],
 )
 def test_what_is_not_the_same_measurement_is_refused_by_name_unless_allowed(
@@ -162,6 +161,21 @@ def test_how_samples_were_started_must_agree_between_ranks(told: Any) -> None:
     status, answer = told(lambda item: item["samples"].update(start="barrier"), base="square-3-ranks")
     assert status == 2
     assert answer["refused"][0] == ["start: window against barrier"]
+
+
+def test_what_an_automatic_layout_came_to_must_agree_where_both_sides_know_it(
+    told: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, answer = told(lambda item: item["work"].update(layout="nt"))
+    assert (status, len(answer["cells"])) == (0, 4)  # the older records do not tell
+    for path in (tmp_path / "base").glob("*/results.jsonl"):
+        items = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(item | {"work": item["work"] | {"layout": "nn"}}) + "\n" for item in items))
+    assert compare([str(tmp_path / "base"), str(tmp_path / "new")]) == 2
+    assert compare([str(tmp_path / "base"), str(tmp_path / "new"), "--allow", "layout"]) == 0
+    capsys.readouterr()
+    told(lambda item: item.update(status="failed", reason="x", work=None))
+    assert compare([str(tmp_path / "base"), str(tmp_path / "new")]) == 1  # a cell that fails now has no layout
 
 
 def test_another_schema_is_unusable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

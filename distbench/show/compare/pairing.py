@@ -49,12 +49,15 @@ def pair(base: list[Run], new: list[Run], allowed: set[str], force: bool = False
     found = Pairing()
     for key in [key for key in olds if key in news]:
         each = Pair(olds.pop(key), news.pop(key))
-        starts = [_starts(side) for side in (each.base, each.new)]
-        if "start" in allowed or not all(starts) or starts[0] == starts[1]:
-            found.pairs.append(each)
-            continue
-        differs = f"start: {' and '.join(starts[0])} against {' and '.join(starts[1])}"
-        (found.pairs if force else found.refused).append(Pair(each.base, each.new, (differs,)))
+        came_to = [
+            (name, of(each.base), of(each.new)) for name, of in _CAME_TO.items() if not _is_allowed(name, allowed)
+        ]
+        differences = tuple(
+            f"{name}: {' and '.join(old)} against {' and '.join(now)}"
+            for name, old, now in came_to
+            if old and now and old != now
+        )
+        (found.refused if differences and not force else found.pairs).append(Pair(each.base, each.new, differences))
     for key, launches in list(olds.items()):
         near = [(len(different), other) for other in news if (different := _differing(key, other))]
         if not near or min(near)[0] > _MOST_DIFFERENCES:
@@ -85,6 +88,15 @@ def _starts(launches: list[Launch]) -> list[str]:
         str(launch.samples.get("start")) for launch in launches if launch.samples and launch.item["world"]["size"] > 1
     }
     return sorted(told)
+
+
+def _layouts(launches: list[Launch]) -> list[str]:
+    """What workload.layout came to, where the cell got so far: another version may choose another for auto."""
+    return sorted({layout for launch in launches if (layout := (launch.item.get("work") or {}).get("layout"))})
+
+
+_CAME_TO = {"start": _starts, "workload.layout": _layouts}
+"""What the configuration leaves open, and must agree where both sides tell."""
 
 
 def _is_allowed(name: str, allowed: set[str]) -> bool:
