@@ -209,16 +209,7 @@ class Cell:
         told = cell_record.under_ceilings(self, guards.judged(told, peak_of(told), self.config.guard))
         return told if examined is None else checkup.examined(told, examined, self.config)
 
-    def record(
-        self,
-        status: str,
-        reason: str | None,
-        samples: Samples | None = None,
-        result: dict[str, Any] | None = None,
-        verification: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """The cell's record, whatever became of it."""
-        return cell_record.of(self, status, reason, samples, result, verification)
+    record = cell_record.of
 
     def close(self) -> None:
         """Free what the cell held, so that the next one finds the memory as it was."""

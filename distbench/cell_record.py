@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from distbench import anatomy, cores, record
@@ -35,7 +34,7 @@ def of(
     return {
         "schema": record.SCHEMA,
         "cell": cell.identity,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "time": record.now(),
         "status": status,
         "reason": reason,
         "config": resolved,

@@ -30,6 +30,8 @@ class Unit:
         """(operand on the device, its host copy) for each operand that a sample uploads."""
         self.collect: Collect | None = None
         self.multiply: Product | None = None
+        self.product: Product | None = None
+        """One of what `multiply` may repeat."""
         self.calls: list[Product] = []
         """The product's pieces, where C is cut."""
         self.streams: list[torch.cuda.Stream] = []
@@ -115,7 +117,7 @@ class Unit:
         """Give back what garbage collection does not."""
         if self.collect is not None:
             self.collect.close()
-        self.collect = self.multiply = None
+        self.collect = self.multiply = self.product = None
         self.calls = []
 
     def _upload(self) -> None:

@@ -182,6 +182,12 @@ def named(run: Run) -> list[tuple[Record, str]]:
     return [(item, label_of(item, keys) if keys else shape_of(item)) for item in run.records]
 
 
+def named_together(runs: list[Run]) -> list[tuple[Run, Record, str]]:
+    """`named` over runs, with the run's name in front where there are several."""
+    several = len(runs) > 1
+    return [(run, item, f"{run.name}: {name}" if several else name) for run in runs for item, name in named(run)]
+
+
 def label_of(item: Record, keys: list[str]) -> str:
     """What tells a record from the others: its values of the keys; a square's three sizes as one."""
     told = settings_of(item)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distbench.show.report.figures import PHASE_COLOURS, PHASE_NAMES, Figure, axis, text, time_unit
-from distbench.show.runs import Record, Run, named, per_rank
+from distbench.show.runs import Record, Run, named_together, per_rank
 
 _MOST_BARS = 40
 Cells = list[tuple[Run, Record]]
@@ -50,11 +50,9 @@ def phases(cells: Cells) -> Figure | None:
     told = [(cell, part) for cell, part in zip(shown, parts, strict=True) if part]
     if not told:
         return None
-    names = {id(item): name for run in {id(run): run for run, _ in cells}.values() for item, name in named(run)}
-    several = len({id(run) for run, _ in cells}) > 1
-    labels = _distinct(
-        [text(f"{run.name}: {names[id(item)]}" if several else names[id(item)]) for (run, item), _ in told]
-    )
+    runs = list({id(run): run for run, _ in cells}.values())
+    names = {id(item): name for _, item, name in named_together(runs)}
+    labels = _distinct([text(names[id(item)]) for (_, item), _ in told])
     data = []
     for name, colour in PHASE_COLOURS.items():
         seconds_of = [part.get(name, 0.0) for _, part in told]

@@ -8,7 +8,7 @@ from typing import Any
 from distbench.show.anatomy import anatomy_lines
 from distbench.show.ceilings import ceilings_lines
 from distbench.show.health import health_lines
-from distbench.show.runs import Record, Run, named
+from distbench.show.runs import Run, named_together
 from distbench.show.tables import sweep_table
 from distbench.telemetry import held_down
 
@@ -21,8 +21,7 @@ _STATE = ("cell", "rank", "host, device", "clock, MHz", "power, W", "°C", "held
 def warned(runs: list[Run]) -> list[str]:
     """Each warning once, with its cells; nothing where there is none."""
     found: dict[str, dict[int, list[str]]] = {}
-    for run, item, name in _named(runs):
-        name = f"{run.name}: {name}" if len(runs) > 1 else name
+    for _, item, name in named_together(runs):
         for warning in item.get("warnings") or []:
             limit = f" (limit {warning['threshold']:.3g})" if warning["threshold"] else ""
             text = f"{name}: {warning['text']}{limit}"
@@ -44,7 +43,7 @@ def warned(runs: list[Run]) -> list[str]:
 def tables(runs: list[Run]) -> list[str]:
     """The tables of experiments, ceilings, verdicts on ranks and what bounds the cells, as on the terminal."""
     shown = [_block(run.name, lines) for run in runs if (lines := sweep_table(run.records, run.path.parent))]
-    named = [(f"{run.name}: {name}" if len(runs) > 1 else name, item) for run, item, name in _named(runs)]
+    named = [(name, item) for _, item, name in named_together(runs)]
     found = [(name, [*ceilings_lines(item), *(line.plain for line in health_lines(item))]) for name, item in named]
     shown += [_block(name, lines) for name, lines in found if lines][:_MOST_TOLD]
     bounds = [(name, item, lines) for name, item in named if (lines := anatomy_lines(item))]
@@ -70,8 +69,8 @@ def _pre(lines: list[str]) -> str:
 def states(runs: list[Run]) -> list[str]:
     """A row per rank and cell: clock, power, temperature, what held it down, and others' work, while it was measured."""
     rows = [
-        _state(f"{run.name}: {name}" if len(runs) > 1 else name, rank, item["world"]["ranks"][rank], seen)
-        for run, item, name in _named(runs)
+        _state(name, rank, item["world"]["ranks"][rank], seen)
+        for _, item, name in named_together(runs)
         for rank, seen in enumerate(item.get("telemetry") or [])
     ]
     if not rows:
@@ -90,17 +89,12 @@ def states(runs: list[Run]) -> list[str]:
     ]
 
 
-def _named(runs: list[Run]) -> list[tuple[Run, Record, str]]:
-    """Every record with the name that tells it from the others of its run."""
-    return [(run, item, name) for run in runs for item, name in named(run)]
-
-
 def _state(name: str, rank: int, place: dict[str, Any], seen: dict[str, Any]) -> list[str]:
     cpu, gpu = seen["cpu"], seen["gpu"]
     clock = (cpu.get("clock_mhz") if gpu is None else gpu.get("sm_clock_mhz")) or {}
     held = {"quota": cpu.get("throttled_share")} if gpu is None else held_down(gpu)
+    is_known = (cpu.get("throttled_share") if gpu is None else gpu["held_down_share"]) is not None
     told = [f"{key.replace('_', ' ')} {share:.0%}" for key, share in held.items() if share]
-    reasons = ", ".join(told) or ("-" if None in held.values() or not (gpu or cpu) else "none")
     return [
         name,
         str(rank),
@@ -108,7 +102,7 @@ def _state(name: str, rank: int, place: dict[str, Any], seen: dict[str, Any]) ->
         _number(clock.get("median"), "{:.0f}"),
         _number(((gpu or {}).get("power_w") or {}).get("median"), "{:.0f}"),
         _number(((gpu or {}).get("temperature_c") or {}).get("median"), "{:.0f}"),
-        reasons,
+        ", ".join(told) or ("none" if is_known else "-"),
         _number(cpu.get("others_cores"), "{:.2f}"),
         _number(cpu.get("steal_share"), "{:.1%}"),
     ]
